@@ -305,7 +305,7 @@ GROUPS = {
 }
 #: All views in their order, by the titles of their tabs.
 TITLES = (
-    *GROUPS["Library"], "Summary", *GROUPS["Why"], "Source", "Tune", "Timeline", "Sizes", "Compare", "History", "Watch",
+    *GROUPS["Library"], "Summary", *GROUPS["Why"], "Source", "Tune", "Timeline", "Inside", "Sizes", "Compare", "History", "Watch",
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 import panel as pn
 from tilescope.files import bounded_reading
 from tilescope.models import chrome_trace
+from tilescope.runs import artefacts
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case import Case
 
@@ -42,6 +43,18 @@ def links(loaded: LoadedRun | None, launches: pd.DataFrame, origin: Sequence[str
     note = _OPEN if len(found) > 1 else f"{_OPEN} {_NONE}"
     said = [pressed.said for pressed in found]
     return [pn.FlexBox(*found, gap="4px", margin=(0, 2)), *said, html_text.pane(f'<p class="small quiet">{note}</p>')]
+
+
+def kept(loaded: LoadedRun | None, collector: str, case: Case, origin: Sequence[str]) -> list[pn.viewable.Viewable]:
+    """A link for the trace that a collector kept of the case; nothing where the run lacks it."""
+    path = artefacts.find(loaded.folder, collector, case) if loaded else None
+    if loaded is None or path is None:
+        return []
+    read = functools.partial(bounded_reading.content, path, loaded.folder)
+    found = _link(
+        "Chrome trace of the lanes", f"{collector}-{case.impl}-{case.direction}-{case.workload}", origin, read
+    )
+    return [found, found.said, html_text.pane(f'<p class="small quiet">{_OPEN}</p>')]
 
 
 def _link(label: str, what: str, origin: Sequence[str], read: Callable[[], bytes]) -> Download:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from bokeh.models import ColumnDataSource, CustomJSTickFormatter, LegendItem, PanTool, Range1d, WheelZoomTool
@@ -52,17 +54,7 @@ def timeline(launches: pd.DataFrame, look: Theme) -> figure:
     impls = list(dict.fromkeys(launches["impl"]))
     lanes = distinct(impls, 14)
     window = launches["end"].max() or 1e-9
-    plot = blank(
-        look, "timeline", x="time after the first launch began", named_rows=True, y_range=list(lanes.values())[::-1],
-        x_range=Range1d(0, window * 1.01),
-    )  # fmt: skip
-    plot.xaxis.formatter = CustomJSTickFormatter(code=_WRITER)
-    plot.xaxis.ticker.desired_num_ticks = 3 if look.narrow else 6
-    plot.min_border_right = 28  # the last tick's label reaches beyond the frame
-    plot.yaxis.major_label_text_font_size = "13px"
-    # Pan and zoom along time alone.
-    for tool in plot.select({"type": PanTool}), plot.select({"type": WheelZoomTool}):
-        next(iter(tool)).dimensions = "width"
+    plot = along_time(look, "timeline", list(lanes.values()), window, x="time after the first launch began")
     singles, shared = reduced(launches)
     items = [
         *_together(plot, shared, lanes, look),
@@ -74,6 +66,18 @@ def timeline(launches: pd.DataFrame, look: Theme) -> figure:
     return plot
 
 
+def along_time(look: Theme, name: str, rows: Sequence[str], window: float, *, x: str) -> figure:
+    """An empty figure with named rows, the first at the top, over ``window`` seconds. It pans and zooms along time alone."""
+    plot = blank(look, name, x=x, named_rows=True, y_range=list(rows)[::-1], x_range=Range1d(0, window * 1.01))
+    plot.xaxis.formatter = CustomJSTickFormatter(code=_WRITER)
+    plot.xaxis.ticker.desired_num_ticks = 3 if look.narrow else 6
+    plot.min_border_right = 28  # the last tick's label reaches beyond the frame
+    plot.yaxis.major_label_text_font_size = "13px"
+    for tool in plot.select({"type": PanTool}), plot.select({"type": WheelZoomTool}):
+        next(iter(tool)).dimensions = "width"
+    return plot
+
+
 def _foremost(launches: pd.DataFrame) -> list[tuple[str, str]]:
     """Implementations and their functions with a legend: the longest of each lane, then the longest of all."""
     spent = launches.groupby(["impl", "function"], sort=False)["duration"].sum()
@@ -81,16 +85,16 @@ def _foremost(launches: pd.DataFrame) -> list[tuple[str, str]]:
     return list(dict.fromkeys([*of_lanes, *spent.nlargest(_FUNCTIONS).index]))[:_FUNCTIONS]
 
 
-def reduced(launches: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The launches with a bar of their own, and the shared bars of the others: ``impl left right launches busy``.
+def reduced(launches: pd.DataFrame, most: int = MOST) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The ``most`` launches with a bar of their own, and the shared bars of the others: ``impl left right launches busy``.
 
     Others share a bar if they are in one lane and start in the same of ``_SLOTS`` slots of time.
     """
-    if len(launches) <= MOST:
+    if len(launches) <= most:
         return launches, pd.DataFrame(columns=["impl", "left", "right", "launches", "busy"])
     window = launches["end"].max() or 1e-9
     # No launch is longer than the window, so adding it ranks requested launches first.
-    own = _longest(launches["duration"] + window * launches["chosen"])
+    own = _longest(launches["duration"] + window * launches["chosen"], most)
     rest = launches[~own]
     slot = (rest["start"] / window * _SLOTS).astype(int)
     grouped = rest.groupby([rest["impl"], slot], sort=False)
@@ -100,9 +104,9 @@ def reduced(launches: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     return launches[own], shared.reset_index("impl").reset_index(drop=True)
 
 
-def _longest(values: pd.Series) -> pd.Series:
-    """Mask of the ``MOST`` largest values. It holds all or none of equal values, so that no end of the timeline is preferred."""
-    return values.rank(method="max", ascending=False) <= MOST
+def _longest(values: pd.Series, most: int = MOST) -> pd.Series:
+    """Mask of the ``most`` largest values. It holds all or none of equal values, so that no end of the timeline is preferred."""
+    return values.rank(method="max", ascending=False) <= most
 
 
 def _together(plot: figure, shared: pd.DataFrame, lanes: dict[str, str], look: Theme) -> list[LegendItem]:

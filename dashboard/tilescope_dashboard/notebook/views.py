@@ -18,6 +18,7 @@ from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.autotune import Autotune
 from tilescope_dashboard.views.base import View
+from tilescope_dashboard.views.inside import Inside
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.roofline import Roofline
 from tilescope_dashboard.views.source import Source
@@ -29,7 +30,9 @@ _COLOURS = {
     "--jp-brand-color0": "color-mix(in srgb, #2a8ac6 35%, transparent)",
     "--jp-ui-font-color2": "var(--jp-ui-font-color0)",
 }
-VIEWS = {view.name_in_address: view for view in (Advice, Roofline, Traffic, Autotune, Occupancy, Timeline, Source)}
+VIEWS = {
+    view.name_in_address: view for view in (Advice, Roofline, Traffic, Autotune, Occupancy, Timeline, Inside, Source)
+}
 
 
 class OneRun(State):

@@ -9,6 +9,7 @@ from tilescope_dashboard.views.compare import Compare
 from tilescope_dashboard.views.counters import Counters
 from tilescope_dashboard.views.history import History
 from tilescope_dashboard.views.home import Home
+from tilescope_dashboard.views.inside import Inside
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
 from tilescope_dashboard.views.roofline import Roofline
@@ -23,7 +24,7 @@ from tilescope_dashboard.views.watch import Watch
 GROUPS = {
     "Library": (Home, Claims, Overview),
     "Summary": (Summary,), "Why": (Advice, Roofline, Traffic, Counters, Occupancy), "Source": (Source,), "Tune": (Autotune,),
-    "Timeline": (Timeline,), "Sizes": (Sizes,), "Compare": (Compare,), "History": (History,), "Watch": (Watch,),
+    "Timeline": (Timeline,), "Inside": (Inside,), "Sizes": (Sizes,), "Compare": (Compare,), "History": (History,), "Watch": (Watch,),
 }  # fmt: skip
 #: Former view names in addresses, and the state that each means today.
 FORMER = {"gpu": {"view": "summary", "panel": "gpu"}}

@@ -37,7 +37,7 @@ _COLUMNS = (
     "theoretical_occupancy",
     "relative_error",
 )
-_VIEWS = "Its views: .advice(), .source(), .roofline(), .traffic(), .occupancy(), .timeline(), .autotune()."
+_VIEWS = "Its views: .advice(), .source(), .roofline(), .traffic(), .occupancy(), .timeline(), .inside(), .autotune()."
 
 
 class Profile(LoadedRun):
@@ -91,6 +91,10 @@ class Profile(LoadedRun):
     def timeline(self, kernel: str = "") -> Any:
         """The app's view of a call's launches in order, and the GPU's idle time between them."""
         return self._view("timeline", kernel)
+
+    def inside(self, kernel: str = "") -> Any:
+        """The app's view of what each warp of a program does and what it waits for."""
+        return self._view("inside", kernel)
 
     def source(self, kernel: str = "") -> Any:
         """The app's view of the kernel's source with the cost of each line, beside its compiled code."""

@@ -39,10 +39,14 @@ COLLECTORS = (
     Collector("ncu", "counting", "hardware counters", "ncu.counters", measured=True, on_gpu=True,
               caches="all caches emptied before each launch and replay pass"),
 )  # fmt: skip
+LANES = Collector(
+    "lanes", "recording", "waits of each warp", "lanes.collector", measured=True, on_gpu=True, caches=_FLUSHED
+)
 #: Run only on request. They give no rows of the table, or rows of another source.
 OPTIONAL = (
     Collector("ncu_rules", "running", "NVIDIA's own advice", "ncu.rules", on_gpu=True),
     Collector("ncu_source", "sampling", "stalls of each line", "ncu.source", on_gpu=True),
+    LANES,
     Collector(
         "race", "racing", "the fastest config", "tilescope.tuning.race", on_gpu=True, caches=_FLUSHED, timed=True
     ),
@@ -55,7 +59,7 @@ KNOWN = {collector.name: collector for collector in (*COLLECTORS, *OPTIONAL)}
 
 #: Collectors of hardware counters, the one with the most counters first.
 COUNTERS = ("ncu", "cupti")
-_MEASURED = [collector.name for collector in COLLECTORS if collector.measured]
+_MEASURED = [collector.name for collector in (LANES, *COLLECTORS) if collector.measured]
 #: Sources that observe hardware; the others predict.
 MEASURED = frozenset([*_MEASURED, *TOOLS])
 #: Every source, most direct first. ``model`` is a formula over declared costs.

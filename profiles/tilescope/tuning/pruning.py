@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from tilescope.execution import stage_hooks
 from tilescope.hardware import occupancy
 
 #: A layout's name, and the number of a block's warps along each dimension.
@@ -46,10 +47,7 @@ def refusing() -> Iterator[None]:
 
     Other kernels compile as usual, under the same keys of Triton's cache.
     """
-    from triton import knobs  # noqa: PLC0415
-
-    with knobs.runtime.scope():
-        knobs.runtime.add_stages_inspection_hook = _refuse_around_llvm
+    with stage_hooks.hooked(_refuse_around_llvm):
         yield
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import pandas as pd
 
 from tilescope.models import faults, summary
-from tilescope.models.advice import code, compute, configs, latency, memory, occupancy, stalls
+from tilescope.models.advice import code, compute, configs, lanes, latency, memory, occupancy, stalls
 from tilescope.models.advice.distance import distance
 from tilescope.models.advice.finding import DISTANCE, NVIDIA, OURS, WORTH, Bound, Evidence, Finding, rank
 from tilescope.models.advice.measurement import cannot_be
@@ -31,7 +31,7 @@ RULES: tuple[Rule, ...] = (
     memory.extra_bytes, memory.repeated_requests, memory.uncoalesced, memory.narrow_loads, memory.spills, memory.at_the_roof,
     occupancy.low_occupancy, occupancy.register_pressure, occupancy.partial_waves,
     compute.no_tensor_cores, compute.at_the_rate, compute.serialized_products, compute.bank_conflicts,
-    latency.launch_bound, latency.late_cpu, stalls.longest_stall, configs.quicker_config,
+    latency.launch_bound, latency.late_cpu, stalls.longest_stall, lanes.waits, configs.quicker_config,
 )  # fmt: skip
 
 #: Rules on the call as a whole. Only these apply where launches are so short that their code does not matter.

@@ -18,7 +18,7 @@ from tilescope.table.run import Device
 from tilescope.table.sources import COUNTERS, SOURCES
 
 #: Collectors that see launches, the most detailed one first.
-_SEERS = ("ncu", "torch_profiler", "cupti", "compiler", "interpreter")
+_SEERS = ("ncu", "torch_profiler", "cupti", "lanes", "compiler", "interpreter")
 #: The implementation in Triton, and the start of the names of torch.compile's kernels.
 _TRITON, _INDUCTOR = "triton", "triton_"
 
@@ -44,7 +44,8 @@ class LaunchValues:
     @property
     def triton(self) -> bool:
         """Whether it is Triton code, from a person or torch.compile, which can be changed, unlike a library's own kernels."""
-        return self.case.key["impl"] == _TRITON or "compiler" in self.places or self.function.startswith(_INDUCTOR)
+        compiled = self.places.keys() & {"compiler", "lanes"}
+        return self.case.key["impl"] == _TRITON or bool(compiled) or self.function.startswith(_INDUCTOR)
 
     @property
     def number(self) -> int:

@@ -1,0 +1,62 @@
+"""Inside: what a kernel's warps wait for, how long products are in flight, and each line's time."""
+
+from __future__ import annotations
+
+import pandas as pd
+from tilescope.collectors.lanes import facts, records, trace
+from tilescope.models import lanes as model
+
+from tilescope_dashboard.data.columns import Column
+from tilescope_dashboard.data.units import write
+from tilescope_dashboard.topics.sentence import Sentence
+
+#: A run has lanes if it has this metric.
+NEEDED = frozenset({"lane_wait_share"})
+#: Columns of ``listed``'s frame.
+LINES = (
+    Column("line", "line", "count"), Column("name", "operation"), Column("kind", "kind"), Column("awaits", "waits for"),
+    Column("share", "share of the warps' time", "ratio"), Column("time", "time of a warp", "second"),
+    Column("count", "times a warp", "count"),
+)  # fmt: skip
+NOTHING = Sentence(
+    "Inside",
+    "This run does not know what the warps of this kernel do. Profile it on a GPU with the lanes collector (--collect lanes).",
+)
+GONE = Sentence(
+    "Inside",
+    "This run keeps no lanes: published runs leave out such large files. Profile the kernel again to get them.",
+)
+
+
+def listed(spans: pd.DataFrame) -> pd.DataFrame:
+    """The lines' times, the longest first. A time outside of any line has none."""
+    found = trace.by_line(spans)
+    return found.assign(line=found["line"].where(found["line"] > 0).astype("Float64"))
+
+
+def sentence(lanes: model.Lanes, launch: int) -> Sentence:
+    """The headline: the longest wait, and products in flight. The text says how much records slow the kernel down."""
+    own = lanes.spans[lanes.spans["launch"] == launch]
+    told = lanes.launches[launch]
+    wait = model.longest_wait(own)
+    title = "no warp waits"
+    if wait:
+        title = f"warps wait {write(wait.share, 'ratio')} of their time"
+        title += f" for the {wait.awaits}" if wait.awaits else f" ({wait.name})"
+        title += f", at line {wait.line}" if wait.line else ""
+    if (own["kind"] == records.PRODUCT).any():
+        title += f"; products are in flight {write(facts.product_share(own), 'ratio')} of the time"
+    parts = []
+    plain, slow = told.get("plain"), told.get("recorded")
+    if isinstance(plain, float) and isinstance(slow, float):
+        parts.append(
+            f"The kernel takes {write(plain, 'second')} without records and {slow / plain:.2f}x as long with them, so short spans look longer than they are."
+        )
+    kinds = told["kinds"]
+    if isinstance(kinds, list) and len(kinds) < len(records.KINDS):
+        parts.append(
+            f"Only {', '.join(kinds)} operations have records: all of them would slow the kernel down too much."
+        )
+    count = own["program"].nunique()
+    parts.append(f"{count} of the launch's programs {'were' if count > 1 else 'was'} sampled.")
+    return Sentence(f"{told['function']}: {title}", " ".join(parts))

@@ -1,0 +1,103 @@
+"""What the lanes of a launch say about it: shares of its warps' and programs' time, for sentences and advice. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from tilescope.collectors.lanes import records
+
+_PRODUCT_WAIT, _FREE, _BLOCK_BARRIER = "wait for products", "arrive at barrier", "block barrier"
+#: Steps that a loop of products must have for its waits to count as those of each step.
+_STEPS = 4
+
+
+def of_launch(own: pd.DataFrame) -> dict[str, float]:
+    """Metrics of a launch's spans by name. One that has no meaning for the launch is absent."""
+    took = own["end"] - own["start"]
+    whole = took.sum()
+    if not whole > 0:
+        return {}
+    found = {
+        "lane_wait_share": took[own["kind"] == records.WAIT].sum() / whole,
+        "lane_conversion_share": took[own["kind"] == records.CONVERSION].sum() / whole,
+        "lane_barrier_share": took[own["name"] == _BLOCK_BARRIER].sum() / whole,
+    }
+    if (own["kind"] == records.PRODUCT).any():
+        found["lane_product_share"] = product_share(own)
+        found |= _of_products(own)
+    return {name: float(value) for name, value in found.items()}
+
+
+def product_share(own: pd.DataFrame) -> float:
+    """The share of the programs' time in which a product of one of their warps is in flight, from its start to the end of the wait
+    for it.
+    """
+    busy = whole = 0.0
+    for _, program in own.groupby(["launch", "program"], sort=False):
+        whole += float(program["end"].max() - program["start"].min())
+        asked = program[(program["kind"] == records.PRODUCT) | (program["name"] == _PRODUCT_WAIT)]
+        flights = [flight for _, lane in asked.groupby("warp", sort=False) for flight in _flights(lane)]
+        busy += _union(flights)
+    return busy / whole if whole else 0.0
+
+
+def _flights(lane: pd.DataFrame) -> Iterator[tuple[float, float]]:
+    flying: deque[float] = deque()
+    columns = (lane[name] for name in ("kind", "pending", "start", "end"))
+    for kind, pending, start, end in zip(*columns, strict=True):
+        if kind == records.PRODUCT:
+            flying.append(start)
+            continue
+        while len(flying) > pending:
+            yield flying.popleft(), end
+    yield from ((start, float(lane["end"].max())) for start in flying)
+
+
+def _union(intervals: list[tuple[float, float]]) -> float:
+    total, reach = 0.0, float("-inf")
+    for start, end in sorted(intervals):
+        total += max(0.0, end - max(start, reach))
+        reach = max(reach, end)
+    return total
+
+
+def _of_products(own: pd.DataFrame) -> dict[str, float]:
+    """Of launches with products: the share of waits for tiles between a lane's first and last product, the line of the longest, the
+    share of programs after their last product, and how unevenly groups of warps compute.
+    """
+    products = own[own["kind"] == records.PRODUCT].groupby(["program", "warp"])
+    first, last, steps = products["start"].min(), products["end"].max(), products.size()
+    lanes = pd.MultiIndex.from_frame(own[["program", "warp"]])
+    begin, end = (pd.Series(limit.reindex(lanes).to_numpy(), index=own.index) for limit in (first, last))
+    loop = own[(own["start"] >= begin) & (own["end"] <= end)]
+    took = loop["end"] - loop["start"]
+    found: dict[str, float] = {}
+    if len(loop) and steps.median() >= _STEPS:
+        tiles = loop["awaits"].str.contains("TMA load|asynchronous copy|^load", regex=True) | (loop["name"] == "load")
+        found["lane_tile_wait_share"] = took[tiles].sum() / took.sum()
+        by_line = took[tiles].groupby(loop.loc[tiles, "line"]).sum()
+        if len(by_line) and by_line.max() > 0:
+            found["lane_tile_wait_line"] = by_line.idxmax()
+    programs = own.groupby("program")
+    spans, ends = programs["end"].max() - programs["start"].min(), last.groupby("program").max()
+    if steps.median() >= _STEPS:
+        found["lane_epilogue_share"] = ((programs["end"].max() - ends) / spans).median()
+    computing = own[
+        pd.Series(np.isin(own["warp"].to_numpy(), products["start"].first().index.get_level_values("warp")), own.index)
+    ]
+    busy = computing[computing["kind"] != records.WAIT]
+    by_group = (busy["end"] - busy["start"]).groupby([busy["program"], busy["group"]]).sum().groupby("group").mean()
+    if len(by_group) > 1:
+        counts = computing.drop_duplicates(["group", "warp"]).groupby("group").size()
+        each = by_group / counts
+        found["lane_imbalance"] = each.max() / each.mean()
+    suppliers = own[~pd.Series(lanes.isin(first.index), own.index)]
+    if (suppliers["kind"] == records.COPY).any():
+        waits = (suppliers["kind"] == records.WAIT) & suppliers["awaits"].str.startswith(_FREE)
+        time = suppliers["end"] - suppliers["start"]
+        found["lane_free_wait_share"] = time[waits].sum() / time.sum()
+    return found

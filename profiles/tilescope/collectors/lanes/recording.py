@@ -1,0 +1,193 @@
+"""Compiles kernels with records and keeps what their launches write. Imports triton: worker-side only.
+
+Proton's passes turn the records into code that writes to a buffer, which Triton's launcher asks an allocator for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from triton import knobs
+from triton._C.libtriton import ir, passes, proton
+from triton.backends.nvidia.compiler import CUDABackend
+from triton.backends.nvidia.driver import CudaLauncher
+from triton.runtime import _allocation
+
+from tilescope.collectors.lanes import records
+from tilescope.execution import stage_hooks
+
+#: Bytes of records a warp, powers of two, and the most bytes of all programs, whose places Proton counts in 32 bits.
+_ROOM, _LEAST, _MOST = 1 << 19, 256, 1 << 30
+#: Triton rounds the warps of a program with partitions up to a multiple.
+_GROUP = 4
+_ALIGNMENT = 128
+
+
+@dataclass
+class Launched:
+    """A launch with records: its kernel's name, its grid, its warps, the recorded operations by scope's number, and the buffer."""
+
+    function: str
+    file: str
+    grid: tuple[int, int, int]
+    warps: int
+    operations: dict[int, records.Operation | str]
+    room: int
+    buffer: Any = None
+
+
+@dataclass
+class Recording:
+    """What was compiled with records, by the compilation's hash, and launched."""
+
+    kinds: Collection[str]
+    programs: int = 1
+    compiled: dict[str, records.Recorded] = field(default_factory=dict)
+    scopes: dict[str, dict[int, str]] = field(default_factory=dict)
+    launches: list[Launched] = field(default_factory=list)
+
+
+class _Passes:
+    """Stands for Triton's instrumentation: the passes that turn records into code."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.room = 0
+
+    def load_dialects(self, context: Any) -> None:
+        proton.load_dialects(context)
+
+    def patch(self, stage: str, manager: Any, _context: Any) -> None:
+        if stage == "ttgpuir_to_llvmir":
+            # Shared memory is the kernel's: records go to global memory. The last argument asks for a clock of 64 bits.
+            proton.add_convert_proton_to_protongpu(
+                manager, proton.METRIC_TYPE.CYCLE, proton.SAMPLING_STRATEGY.NONE, "", proton.GRANULARITY.WARP,
+                proton.BUFFER_STRATEGY.CIRCULAR, proton.BUFFER_TYPE.GLOBAL, self.room, 0, 1, _ALIGNMENT, True,
+            )  # fmt: skip
+            passes.common.add_cse(manager)
+            proton.add_allocate_proton_shared_memory(manager)
+        else:
+            proton.add_allocate_proton_global_scratch_buffer(manager)
+            proton.add_convert_proton_nvidia_gpu_to_llvm(manager)
+
+
+@contextlib.contextmanager
+def recording(kinds: Collection[str], programs: int = 1) -> Iterator[Recording]:
+    """While active, kernels are compiled with records of these kinds, and launches of them are kept.
+
+    ``programs`` are those of the largest launch. Triton's caches on disk stay as they are. Raises NotRecordable where a kernel is
+    compiled that cannot get records.
+    """
+    made = Recording(kinds, programs)
+    instrumentation = _Passes(made)
+
+    def hook(_backend: Any, stages: dict[str, Any], _options: Any, _language: Any, _capability: int) -> None:
+        to_ttgir = stages["ttgir"]
+
+        def recorded(source: Any, metadata: Any) -> Any:
+            module = to_ttgir(source, metadata)
+            return _with_records(module, metadata["hash"], made, instrumentation)
+
+        stages["ttgir"] = recorded
+
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        stage_hooks.hooked(hook),
+        knobs.compilation.scope(),
+        knobs.cache.scope(),
+        mock.patch.object(CUDABackend, "instrumentation", instrumentation),
+        _launcher(made),
+        _inductor_anew(),
+    ):
+        knobs.cache.dir = folder
+        # The text is part of the keys of Triton's caches and of the library's own.
+        knobs.compilation.instrumentation_mode = f"tilescope-lanes-{'-'.join(sorted(kinds))}"
+        yield made
+
+
+@contextlib.contextmanager
+def unrecorded() -> Iterator[None]:
+    """While active, launches are those of kernels without records, which were compiled before."""
+    with knobs.compilation.scope():
+        knobs.compilation.instrumentation_mode = ""
+        yield
+
+
+def _with_records(module: Any, key: str, made: Recording, instrumentation: _Passes) -> Any:
+    """The module with records."""
+    text, context = str(module), module.context
+    found = records.insert(text, made.kinds)
+    proton.load_dialects(context)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "recorded.ttgir")
+        file.write_text(found.text)
+        parsed = ir.parse_mlir_module(str(file), context)
+    parsed.context = context
+    made.compiled[key] = found
+    made.scopes[key] = dict(proton.get_scope_id_names(parsed))
+    warps = -(-found.warps // _GROUP) * _GROUP if found.partitions else found.warps
+    room = min(_ROOM, _MOST // (made.programs * warps))
+    if room < _LEAST:
+        raise records.NotRecordable(
+            f"records of {made.programs} programs do not fit in memory: profile a smaller problem"
+        )
+    instrumentation.room = (1 << room.bit_length() - 1) * warps
+    return parsed
+
+
+@contextlib.contextmanager
+def _launcher(made: Recording) -> Iterator[None]:
+    """Notes each launch of a kernel with records and its buffer."""
+    import torch  # noqa: PLC0415
+
+    create, call = CudaLauncher.__init__, CudaLauncher.__call__
+
+    def created(launcher: Any, source: Any, metadata: Any) -> None:
+        create(launcher, source, metadata)
+        launcher.recorded = None
+        if known := made.compiled.get(metadata.hash):
+            by_scope = {one.scope: one for one in known.operations}
+            operations = {number: by_scope.get(name, name) for number, name in made.scopes[metadata.hash].items()}
+            launcher.recorded = metadata.name, known.file, metadata.num_warps, operations
+
+    def called(launcher: Any, x: int, y: int, z: int, *args: Any) -> Any:
+        if recorded := getattr(launcher, "recorded", None):
+            name, file, warps, operations = recorded
+            made.launches.append(Launched(name, file, (x, y, z), warps, operations, launcher.profile_scratch_size))
+        return call(launcher, x, y, z, *args)
+
+    def allocate(size: int, _alignment: int, _stream: int | None) -> Any:
+        buffer = torch.empty(size, dtype=torch.uint8, device="cuda")
+        made.launches[-1].buffer = buffer
+        return buffer
+
+    before = _allocation._profile_allocator.get()
+    _allocation.set_profile_allocator(allocate)
+    try:
+        with mock.patch.object(CudaLauncher, "__init__", created), mock.patch.object(CudaLauncher, "__call__", called):
+            yield
+    finally:
+        _allocation.set_profile_allocator(before)
+
+
+@contextlib.contextmanager
+def _inductor_anew() -> Iterator[None]:
+    """Has torch.compile generate and compile its kernels again, in this process and with Triton's launcher."""
+    if "torch._inductor.config" not in sys.modules:
+        yield
+        return
+    import torch  # noqa: PLC0415
+    import torch._inductor.config as inductor  # noqa: PLC0415
+    from torch._inductor.utils import fresh_inductor_cache  # noqa: PLC0415
+
+    torch.compiler.reset()
+    with fresh_inductor_cache(), inductor.patch(compile_threads=1, use_static_cuda_launcher=False):
+        yield
+    torch.compiler.reset()

@@ -1,0 +1,272 @@
+"""Inserts Proton's records around the operations of a kernel's TTGIR. Pure text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tilescope.collectors import assembly, compiled_text
+
+#: Kinds of operations, in the order in which figures name them.
+WAIT, PRODUCT, COPY, BARRIER, ACCESS, CONVERSION, REDUCTION = KINDS = (
+    "wait", "product", "copy", "barrier", "access", "conversion", "reduction",
+)  # fmt: skip
+#: The kinds that are recorded, all of them first. A later set is for a kernel that the records of an earlier set slow down too much.
+LEVELS = (frozenset(KINDS), frozenset({WAIT, PRODUCT, COPY, BARRIER}), frozenset({WAIT, PRODUCT}))
+#: The scope of a whole program, and the start of the scopes of its partitions.
+PROGRAM, PARTITION = "program", "partition"
+#: Scopes that a record can tell apart.
+MOST_SCOPES = 256
+
+#: Operations that get a record: their kind and name.
+_RECORDED = {
+    "ttng.wait_barrier": (WAIT, "wait on barrier"),
+    "ttg.async_wait": (WAIT, "wait for copies"),
+    "ttng.warp_group_dot_wait": (WAIT, "wait for products"),
+    "ttng.async_tma_store_wait": (WAIT, "wait for stores"),
+    "ttng.warp_group_dot": (PRODUCT, "product"),
+    "tt.dot": (PRODUCT, "product"),
+    "tt.dot_scaled": (PRODUCT, "product"),
+    "ttng.tc_gen5_mma": (PRODUCT, "product"),
+    "ttng.async_tma_copy_global_to_local": (COPY, "TMA load"),
+    "ttng.async_tma_gather": (COPY, "TMA load"),
+    "ttng.async_tma_copy_local_to_global": (COPY, "TMA store"),
+    "ttng.async_tma_scatter": (COPY, "TMA store"),
+    "ttng.async_tma_reduce": (COPY, "TMA store"),
+    "ttg.async_copy_global_to_local": (COPY, "asynchronous copy"),
+    "ttng.arrive_barrier": (BARRIER, "arrive at barrier"),
+    "ttng.barrier_expect": (BARRIER, "expect at barrier"),
+    "gpu.barrier": (BARRIER, "block barrier"),
+    "ttg.barrier": (BARRIER, "block barrier"),
+    "tt.load": (ACCESS, "load"),
+    "tt.descriptor_load": (ACCESS, "load"),
+    "tt.gather": (ACCESS, "load"),
+    "tt.store": (ACCESS, "store"),
+    "tt.descriptor_store": (ACCESS, "store"),
+    "tt.atomic_rmw": (ACCESS, "atomic operation"),
+    "tt.atomic_cas": (ACCESS, "atomic operation"),
+    "ttg.local_load": (ACCESS, "read of shared memory"),
+    "ttg.local_store": (ACCESS, "write to shared memory"),
+    "ttg.convert_layout": (CONVERSION, "layout conversion"),
+    "tt.reduce": (REDUCTION, "reduction"),
+    "tt.scan": (REDUCTION, "scan"),
+}  # fmt: skip
+#: What each kind of wait waits for. A wait on a barrier waits for what arrives there.
+_AWAITED = {
+    "ttg.async_wait": "asynchronous copy", "ttng.warp_group_dot_wait": "product", "ttng.async_tma_store_wait": "TMA store",
+}  # fmt: skip
+#: Operations that arrive at the barrier among their operands. The copy of a tile arrives when its bytes have.
+_ARRIVES = frozenset({"ttng.async_tma_copy_global_to_local", "ttng.async_tma_gather", "ttng.arrive_barrier"})
+
+#: Others that have a barrier as their first operand.
+_AT_BARRIER = frozenset({"ttng.wait_barrier", "ttng.barrier_expect"})
+
+_OPERATION = re.compile(r'^(\s*)(?:(%[\w.#:, %$-]+?) = )?"?((?:tt|ttg|ttng|gpu)\.[a-z0-9_]+)"?(?![\w.])(.*)$')
+_VALUE = re.compile(r"%[\w.$-]+")
+_REGION = re.compile(r"^\s*(partition\d+)\((.*)\) num_warps\((\d+)\) \{")
+_VIEW = re.compile(r"^\s*(%[\w.$-]+) = ttg\.(?:memdesc_index|memdesc_subslice|memdesc_subview) (%[\w.$-]+)")
+_SPECIALIZED = re.compile(r"^\s*(?:%[\w.:#-]+ = )?ttg\.warp_specialize\((.*?)\)")
+_WARPS = re.compile(r'"ttg\.num-warps" = (\d+)')
+_PENDING = re.compile(r"\bpendings = (\d+)")
+
+
+class NotRecordable(Exception):
+    """A kernel that cannot get records. The message is one line."""
+
+
+@dataclass
+class Operation:
+    """A recorded operation. ``line`` is its line of the kernel's file, 0 where the compiler names none.
+
+    ``barrier`` is the barrier among its operands by its name in TTGIR, ``partition`` the partition that it is in.
+    After a wait for products ``pending`` of them may still be in flight. ``uses`` are the lines of the loads whose values the operation
+    itself or, in ``then_uses``, the arithmetic after it is the first to need. ``awaits`` are names and lines of what a wait waits for.
+    """
+
+    scope: str
+    kind: str
+    name: str
+    line: int
+    barrier: str = ""
+    uses: list[int] = field(default_factory=list)
+    then_uses: list[int] = field(default_factory=list)
+    awaits: list[tuple[str, int]] = field(default_factory=list)
+    arrives: bool = False
+    operation: str = ""
+    partition: str = ""
+    pending: int = 0
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """TTGIR with records, and its recorded operations in the order of the text. ``warps`` are those of a program."""
+
+    text: str
+    operations: list[Operation]
+    warps: int
+    file: str
+    partitions: bool
+
+
+def insert(text: str, kinds: Collection[str] = frozenset(KINDS)) -> Recorded:
+    """TTGIR with a record of its start and end around each operation of these kinds, and around the program and each partition.
+
+    Raises NotRecordable for a module with several functions or too many operations.
+    """
+    file = _file(text)
+    if len(re.findall(r"^\s*tt\.func ", text, re.MULTILINE)) != 1:
+        raise NotRecordable("the kernel calls a function that is not inlined: take noinline off it")
+    walk = _Walk(file, kinds, one_return=len(re.findall(r"^\s*tt\.return\b", text, re.MULTILINE)) == 1)
+    lines = list(walk.lines(text))
+    if len(walk.operations) + walk.scopes > MOST_SCOPES:
+        raise NotRecordable(
+            f"{len(walk.operations)} operations, a record tells {MOST_SCOPES} apart: unroll the kernel's loops less"
+        )
+    walk.link()
+    found = _WARPS.search(text)
+    warps = (int(found[1]) if found else 4) + walk.more_warps
+    return Recorded("\n".join(lines), walk.operations, warps, file, bool(walk.more_warps))
+
+
+def _file(text: str) -> str:
+    """The name of the file of the kernel's function, whose location names it."""
+    locations = dict(re.findall(r'^(#loc\d*) = loc\("([^"]+)":\d+:\d+\)', text, re.MULTILINE))
+    # A function's text ends at the first brace in its column, whose location is the function's.
+    function = re.search(r"^(\s*)tt\.func .*?^\1\} loc\((#loc\d*)\)", text, re.MULTILINE | re.DOTALL)
+    return Path(locations.get(function[2], "")).name if function else ""
+
+
+class _Walk:
+    """Copies the lines of a text with records between them."""
+
+    def __init__(self, file: str, kinds: Collection[str], *, one_return: bool) -> None:
+        self.file, self.kinds, self.one_return = file, kinds, one_return
+        self.operations: list[Operation] = []
+        self.scopes = self.more_warps = 0
+        self._open: tuple[str, Operation] | None = None
+        self._place = ""
+        self._passed: list[str] = []
+        self._roots: dict[str, str] = {}
+        self._loaded: dict[str, int] = {}
+        self._last: Operation | None = None
+        self._other: set[tuple[str, int]] = set()
+
+    def lines(self, text: str) -> Iterator[str]:
+        placed = compiled_text.read("ttgir", assembly.portable(text), self.file)
+        at = 0
+        for line in text.splitlines():
+            if re.match(r"^#loc\d* = loc\(", line):
+                yield line
+                continue
+            bare, number = placed[at].text, placed[at].line
+            if bare.rstrip().endswith("({"):
+                # The location of an operation with a region follows the region.
+                end = bare[: len(bare) - len(bare.lstrip())] + "})"
+                number = next((after.line for after in placed[at:] if after.text.startswith(end)), None)
+            at += 1
+            yield from self._line(line, bare, number or 0)
+
+    def _line(self, line: str, bare: str, number: int) -> Iterator[str]:
+        indent = line[: len(line) - len(line.lstrip())]
+        if self._open:
+            yield line
+            if bare.startswith(self._open[0] + "})"):
+                yield _record("end", self._open[1].scope, indent)
+                self._open = None
+            return
+        if region := _REGION.match(line):
+            yield line
+            self._place, self.more_warps = region[1], self.more_warps + int(region[3])
+            given = re.findall(r"(%[\w.$-]+): ", region[2])
+            self._roots |= {own: self._root(passed) for own, passed in zip(given, self._passed, strict=False)}
+            yield self._scope("start", region[1], indent + "  ")
+        elif re.match(r"^\s*tt\.func ", line):
+            yield line
+            if self.one_return:
+                yield self._scope("start", PROGRAM, indent + "  ")
+        elif re.match(r"^\s*tt\.return\b", line) and self.one_return:
+            yield self._scope("end", PROGRAM, indent)
+            yield line
+        elif re.match(r"^\s*ttg\.warp_return\b", line) and self._place:
+            yield self._scope("end", self._place, indent)
+            yield line
+        else:
+            yield from self._operation(line, bare, indent, number)
+
+    def _scope(self, side: str, name: str, indent: str) -> str:
+        self.scopes += side == "start"
+        return _record(side, name, indent)
+
+    def _operation(self, line: str, bare: str, indent: str, number: int) -> Iterator[str]:
+        if specialized := _SPECIALIZED.match(bare):
+            self._passed = _VALUE.findall(specialized[1])
+        if view := _VIEW.match(bare):
+            self._roots[view[1]] = self._root(view[2])
+        found = _OPERATION.match(bare)
+        known = _RECORDED.get(found[3]) if found else None
+        values = _VALUE.findall(found[4] if found else bare.partition("=")[2])
+        used = sorted({self._loaded.pop(value) for value in values if value in self._loaded})
+        if not found or known is None:
+            if self._last is not None:
+                self._last.then_uses += used
+            yield line
+            return
+        kind, name = known
+        if found[3] == "tt.load":
+            self._loaded |= dict.fromkeys(_VALUE.findall(found[2] or ""), number)
+        if kind not in self.kinds:
+            self._other.add((name, number))
+            yield line
+            return
+        scope = f"{name}, line {number} #{len(self.operations)}" if number else f"{name} #{len(self.operations)}"
+        made = Operation(
+            scope,
+            kind,
+            name,
+            number,
+            uses=used,
+            operation=found[3],
+            arrives=found[3] in _ARRIVES,
+            partition=self._place,
+        )
+        if pending := _PENDING.search(found[4]):
+            made.pending = int(pending[1])
+        if made.arrives or found[3] in _AT_BARRIER:
+            made.barrier = self._root(_barrier(found[3], found[4]))
+        self.operations.append(made)
+        self._last = made
+        yield _record("start", scope, indent)
+        yield line
+        if bare.rstrip().endswith("({"):
+            self._open = (indent, made)
+        else:
+            yield _record("end", scope, indent)
+
+    def _root(self, value: str) -> str:
+        """The allocation that a view of a barrier is part of."""
+        return self._roots.get(value, value)
+
+    def link(self) -> None:
+        """Finds what each wait waits for."""
+        for one in self.operations:
+            if one.kind != WAIT:
+                continue
+            if one.barrier:
+                made = [(o.name, o.line) for o in self.operations if o.arrives and o.barrier == one.barrier]
+            else:
+                made = [(o.name, o.line) for o in self.operations] + sorted(self._other)
+                made = [pair for pair in made if pair[0] == _AWAITED[one.operation]]
+            copies = [pair for pair in made if pair[0] != "arrive at barrier"]
+            one.awaits = list(dict.fromkeys(copies or made))
+
+
+def _barrier(operation: str, text: str) -> str:
+    """The barrier among the operands of an operation: that of a copy comes after its indices and its tile."""
+    operands = _VALUE.findall((text.partition("]")[2] if "tma" in operation else text).partition(" : ")[0])
+    return operands["tma" in operation] if len(operands) > ("tma" in operation) else ""
+
+
+def _record(side: str, scope: str, indent: str) -> str:
+    return f'{indent}proton.record {side} "{scope}"'

@@ -1,0 +1,111 @@
+"""Rules on lanes: what a program's warps wait for. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilescope.models import bound
+from tilescope.models.advice.finding import Evidence, Finding
+from tilescope.models.advice.subject import LaunchValues, Subject
+
+#: The least share of time that makes a finding.
+SHARE = 0.25
+#: With products in flight for this share of the time, waits of single warps cost little.
+_BUSY = 0.75
+#: The least ratio between the busiest group of warps and the mean.
+_UNEVEN = 1.3
+
+
+def waits(subject: Subject) -> Iterator[Finding]:
+    """The warps' longest losses by their records, where no roof is reached. Bound: 1 / (1 - their share of the time)."""
+    if subject.saturation >= bound.AT_ROOF:
+        return
+    for launch in subject.launches:
+        for rule in (_tiles, _epilogue, _groups, _barriers, _conversions):
+            yield from rule(subject, launch)
+
+
+def _value(launch: LaunchValues, name: str) -> float:
+    known = launch.get(name, "lanes")
+    return known.value if known else 0.0
+
+
+def _found(  # noqa: PLR0917 - the parts of a finding
+    subject: Subject, launch: LaunchValues, rule: str, title: str, remedy: str, share: float, *metrics: str
+) -> Finding:
+    values: list[Evidence | None] = [launch.get(name, "lanes") for name in (*metrics, "lanes_slowdown")]
+    bounded = subject.bound(1 / (1 - share), "1 / (1 - share of the time)", launch, hides=True) if share < 1 else None
+    return subject.finding(rule, title, remedy, values, bounded, launch=launch)
+
+
+def _tiles(subject: Subject, launch: LaunchValues) -> Iterator[Finding]:
+    """Warps wait for the tiles of each step, while few products are in flight."""
+    share, flying = _value(launch, "lane_tile_wait_share"), _value(launch, "lane_product_share")
+    if share < SHARE or flying >= _BUSY:
+        return
+    line, free = _value(launch, "lane_tile_wait_line"), launch.get("lane_free_wait_share", "lanes")
+    place = f" at line {line:.0f}" if line else ""
+    metrics = ("lane_tile_wait_share", "lane_tile_wait_line", "lane_product_share")
+    if free and free.value < SHARE:
+        yield _found(
+            subject, launch, "starved-products",
+            f"Warps with products wait {share * 100:.0f} % of their loop for tiles{place}, and the warps that copy are never ahead",
+            "Let the copies run ahead: issue the copies of a step before any other work of the warp that makes them, use larger tiles "
+            "or fewer, larger copies, and more places in the ring.",
+            share, *metrics, "lane_free_wait_share",
+        )  # fmt: skip
+        return
+    yield _found(
+        subject, launch, "shallow-pipeline",
+        f"The pipeline is too shallow: warps wait {share * 100:.0f} % of the loop of products for its tiles{place}",
+        "Have the tiles of later steps on their way: more num_stages (or places in the ring), with smaller tiles where shared memory "
+        "is full.",
+        share, *metrics,
+    )  # fmt: skip
+
+
+def _epilogue(subject: Subject, launch: LaunchValues) -> Iterator[Finding]:
+    """A program ends long after its last product, with no other program on its SM meanwhile."""
+    share, resident = _value(launch, "lane_epilogue_share"), _value(launch, "lane_programs_per_sm")
+    if share >= SHARE and resident == 1:
+        yield _found(
+            subject, launch, "epilogue-alone",
+            f"The epilogue is not overlapped: {share * 100:.0f} % of a program comes after its last product, and no other program "
+            "runs on its SM",
+            "Store whole rows, so that neighbouring threads write neighbouring elements; let two programs fit on an SM, or make "
+            "programs persistent with their stores under the next tile's products.",
+            share, "lane_epilogue_share", "lane_programs_per_sm",
+        )  # fmt: skip
+
+
+def _groups(subject: Subject, launch: LaunchValues) -> Iterator[Finding]:
+    """One group of warps has more to compute than the others."""
+    uneven = _value(launch, "lane_imbalance")
+    if uneven >= _UNEVEN:
+        yield _found(
+            subject, launch, "uneven-warps",
+            f"Warps are unbalanced: the busiest group of warps computes {uneven:.1f}x as long as the mean of the groups",
+            "Give each group of warps the same part of a tile.",
+            1 - 1 / uneven, "lane_imbalance",
+        )  # fmt: skip
+
+
+def _barriers(subject: Subject, launch: LaunchValues) -> Iterator[Finding]:
+    share = _value(launch, "lane_barrier_share")
+    if share >= SHARE:
+        yield _found(
+            subject, launch, "block-barriers", f"Warps spend {share * 100:.0f} % of their time at barriers of the block",
+            "Take barriers out of the loop: tl.debug_barrier is not needed for tl's own operations.",
+            share, "lane_barrier_share",
+        )  # fmt: skip
+
+
+def _conversions(subject: Subject, launch: LaunchValues) -> Iterator[Finding]:
+    share = _value(launch, "lane_conversion_share")
+    if share >= SHARE:
+        yield _found(
+            subject, launch, "layout-conversions", f"Warps spend {share * 100:.0f} % of their time in layout conversions",
+            "Convert less: load and store in the order in which the values are computed with, and move tl.trans and reshapes out of "
+            "the loop.",
+            share, "lane_conversion_share",
+        )  # fmt: skip

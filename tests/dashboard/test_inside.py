@@ -1,0 +1,105 @@
+"""The view of a program's lanes without a browser."""
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tilescope.collectors.lanes import collector
+from tilescope.models import lanes as model
+from tilescope.runs import store
+from tilescope.table.case import Case
+from tilescope.table.run import Device, Run
+from tilescope_dashboard.figures import lanes as figures
+from tilescope_dashboard.figures.style import LIGHT
+from tilescope_dashboard.session.state import State
+from tilescope_dashboard.views.inside import Inside
+
+from .conftest import field
+from .conftest import said as words
+
+FIXTURES = Path(__file__).parents[1] / "profiles" / "fixtures" / "lanes"
+RUN = "20260102-030405-aaaa"
+CASE = Case("matmul", "triton", "forward", "4096x4096x4096-bf16")
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run with the lanes of a product with partitions."""
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+    artefact = FIXTURES / "hopper.trace.json.gz"
+    device = Device("Synthetic GPU", "sm_90", 100, 1, 1, True)
+    writer = store.RunWriter(tmp_path, Run(RUN, "", device, {"matmul": {}}, {}, {}))
+    writer.append(collector.parse(artefact, CASE))
+    folder = writer.finish()
+    to = folder / "artefacts" / "lanes" / f"{CASE.slug}{collector.SUFFIX}"
+    to.parent.mkdir(parents=True)
+    shutil.copy(artefact, to)
+    return folder
+
+
+def _shown() -> Inside:
+    shown = Inside(State(run=RUN, kernel="matmul", view="inside"))
+    shown.refresh()
+    return shown
+
+
+def _drawn(shown: Inside, name: str) -> pd.DataFrame:
+    found = [pd.DataFrame(dict(one.data_source.data)) for one in shown.chart.object.renderers if one.name == name]
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+
+
+@pytest.mark.usefixtures("folder")
+def test_inside_draws_lanes_and_arrows_and_says_the_longest_wait() -> None:
+    shown = _shown()
+    said = words(shown)
+    assert "of their time for the TMA load of lines 90 and 97, at line 165" in said
+    assert "products are in flight" in said
+    assert "1.20x as long with them" in said
+    bars = _drawn(shown, "bars")
+    assert set(bars["lane"]) == set(shown.chart.object.y_range.factors)
+    assert "warp 10, partition1" in set(bars["lane"])
+    assert set(_drawn(shown, "arrows")["barrier"]) == {"ready", "free"}
+    assert shown.table.filled.iloc[0]["name"] == "wait on barrier"
+    assert shown.traces.objects[0].label == "Chrome trace of the lanes"
+
+
+@pytest.mark.usefixtures("folder")
+def test_inside_filter_takes_operations_and_lines() -> None:
+    shown = _shown()
+    field(shown, "operation or line contains").value = "172"
+    assert set(shown.table.filled["line"]) == {172, 181}
+    field(shown, "operation or line contains").value = "tma LOAD"
+    assert {165, 90, 97} == set(shown.table.filled["line"])
+    assert set(_drawn(shown, "bars")["alpha"]) > {0.12}
+
+
+def test_inside_without_the_artefact_says_what_to_do(folder: Path) -> None:
+    shutil.rmtree(folder / "artefacts")
+    shown = _shown()
+    assert "keeps no lanes" in words(shown)
+    assert not shown.body.visible
+
+
+@pytest.mark.usefixtures("in_runs")
+def test_inside_of_a_run_without_lanes_says_what_to_do() -> None:
+    shown = Inside(State(run=RUN, kernel="softmax", view="inside"))
+    shown.refresh()
+    assert "--collect lanes" in words(shown)
+    assert not shown.body.visible
+
+
+def test_many_spans_share_bars() -> None:
+    count = figures.MOST + 5
+    place = pd.Series(range(count))
+    spans = pd.DataFrame(
+        {
+            "lane": "warp 0", "warp": 0, "kind": "wait", "name": "wait for copies", "line": 1, "awaits": "",
+            "start": place * 2e-6, "end": place * 2e-6 + 1e-6,
+        }
+    )  # fmt: skip
+    plot = figures.lanes(spans, pd.DataFrame(columns=model.ARROWS), LIGHT)
+    counted = {name: [one for one in plot.renderers if one.name == name] for name in ("bars", "shared")}
+    alone = sum(len(one.data_source.data["lane"]) for one in counted["bars"])
+    assert alone + sum(one.data_source.data["launches"].sum() for one in counted["shared"]) == count
+    assert alone <= figures.MOST

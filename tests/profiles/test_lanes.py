@@ -1,0 +1,183 @@
+"""Lanes: records in compiled code, the buffer that they fill, and what the trace says. Recordings are of an H200."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tilescope import collectors
+from tilescope.collectors import compiler
+from tilescope.collectors.lanes import buffer, collector, facts, recording, records, trace
+from tilescope.execution import execute, offline
+from tilescope.models import lanes as model
+from tilescope.table.case import Case
+from tilescope.tuning import pruning
+from triton import knobs
+
+HERE = Path(__file__).parent
+FIXTURES = HERE / "fixtures" / "lanes"
+CASE = Case("small_matmul", "triton", "forward", "1024x1024x1024-fp16")
+#: A plain kernel, one with a reduction, and one of Gluon with partitions, TMA and barriers.
+KERNELS = {
+    "plain": (f"{HERE / 'small_kernels.py'}:MATMUL", "512x512x512-fp16"),
+    "reduction": ("softmax", "small"),
+    "partitions": ("matmul", "large"),
+}
+
+
+@pytest.fixture(scope="module", params=KERNELS, name="compiled")
+def _compiled(request):
+    """A kernel compiled with records for an H200: its name in ``KERNELS``, what was recorded, and the compiled kernel."""
+    ref, workload = KERNELS[request.param]
+    spec = execute.load_spec(ref)
+    (launch,), _ = compiler.launches_of(Case(spec.name, "triton", "forward", workload), spec, "sm_90")
+    with offline.targeting("sm_90"), recording.recording(records.KINDS) as made:
+        kernel = offline.ask_compiler(launch)
+    (found,) = made.compiled.values()
+    return request.param, found, kernel
+
+
+@pytest.fixture(scope="module", name="spans")
+def _spans():
+    return {name: trace.spans(trace.load(FIXTURES / f"{name}.trace.json.gz")) for name in ("product", "hopper")}
+
+
+def test_records_are_balanced_and_name_their_line(compiled):
+    name, found, kernel = compiled
+    lines = [line.split(None, 2) for line in found.text.splitlines() if "proton.record" in line]
+    opened = [scope for _, side, scope in lines if side == "start"]
+    assert sorted(opened) == sorted({scope for _, side, scope in lines if side == "end"})
+    assert '"program"' in opened
+    assert all(one.line > 0 and f"line {one.line} #" in one.scope for one in found.operations)
+    assert kernel.metadata.profile_scratch_size > 0
+    assert found.partitions == (name == "partitions")
+
+
+@pytest.mark.parametrize("compiled", ["plain", "partitions"], indirect=True)
+def test_a_wait_names_what_it_waits_for(compiled):
+    name, found, _ = compiled
+    waits = {one.name: {what for what, _ in one.awaits} for one in found.operations if one.kind == records.WAIT}
+    if name == "plain":
+        assert waits == {"wait for copies": {"asynchronous copy"}, "wait for products": {"product"}}
+    else:
+        assert waits["wait for stores"] == {"TMA store"}
+        tiles = [one for one in found.operations if ("TMA load") in {what for what, _ in one.awaits}]
+        places = [one for one in found.operations if "arrive at barrier" in {what for what, _ in one.awaits}]
+        # Consumers wait for the loads of the producer's partition, and the producer for their arrivals.
+        assert {one.partition for one in tiles} == {"", "partition0"}
+        assert "partition1" in {one.partition for one in places}
+        assert {one.barrier for one in tiles}.isdisjoint({one.barrier for one in places})
+
+
+def test_fewer_kinds_leave_the_others_unrecorded(compiled):
+    _, found, _ = compiled
+    plain = "\n".join(line for line in found.text.splitlines() if "proton.record" not in line)
+    again = records.insert(plain, records.LEVELS[-1])
+    assert {one.kind for one in again.operations} <= records.LEVELS[-1]
+    whole = [one.scope.rpartition(" #")[0] for one in found.operations if one.kind in records.LEVELS[-1]]
+    assert [one.scope.rpartition(" #")[0] for one in again.operations] == whole
+
+
+def test_hook_is_shared_with_tuning():
+    seen = []
+    knobs.runtime.add_stages_inspection_hook = lambda *_: seen.append("first")
+    try:
+        with recording.recording(records.KINDS), pruning.refusing():
+            stages = dict.fromkeys(("ttgir", "llir"))
+            backend = type("Backend", (), {"target": type("Target", (), {"arch": 90})})
+            knobs.runtime.add_stages_inspection_hook(backend, stages, None, None, 90)
+    finally:
+        knobs.runtime.add_stages_inspection_hook = None
+    assert seen == ["first"]
+    assert all(stages.values())
+
+
+def test_a_function_that_is_not_inlined_is_refused():
+    with pytest.raises(records.NotRecordable, match="take noinline off"):
+        records.insert("tt.func public @a() {\n}\n tt.func private @b() {\n}")
+
+
+def test_recorded_buffer_is_decoded():
+    words = np.load(FIXTURES / "program.npz")["words"]
+    program = buffer.program(words, 8)
+    assert (program.number, program.sm, program.lost) == (0, 128, [0] * 8)
+    assert program.end - program.start == 17280
+    spans = buffer.spans(program.warps[3])
+    assert len(spans) == 89
+    assert spans[0][0] == 0 and all(spans[0][1] <= start <= end <= spans[0][2] for _, start, end in spans)
+    assert buffer.rate([program]) == pytest.approx(1.77, abs=0.01)
+
+
+def test_overwritten_records_are_counted_and_in_order():
+    # Room for two records of one warp, of which three were written.
+    words = np.array([0xDEADBEEF, 7, 1, 16, 0, 0, 9, 0, 0, 0, 6, 1 << 31, 30, 1 << 31 | 1 << 23, 20], np.uint32)
+    program = buffer.program(words, 1)
+    assert program.lost == [1]
+    assert program.warps[0][:, 2].tolist() == [20, 30]
+    with pytest.raises(buffer.Damaged):
+        buffer.program(np.zeros(20, np.uint32), 1)
+
+
+@pytest.mark.parametrize("name", ["product", "hopper"])
+def test_a_lane_has_no_gap_without_a_name(spans, name):
+    found = spans[name]
+    for _, lane in found.groupby(["program", "warp"]):
+        assert lane["start"].to_numpy()[1:] == pytest.approx(lane["end"].to_numpy()[:-1], abs=1e-12)
+    assert (found["name"] != "").all()
+    assert set(found["kind"]) <= set(trace.KINDS)
+
+
+def test_lanes_last_as_long_as_their_program(spans):
+    lanes = spans["product"].groupby("warp")
+    assert (lanes["end"].max() - lanes["start"].min()).to_numpy() == pytest.approx(17.3e-6, rel=0.05)
+    assert len(lanes) == 8
+
+
+def test_lines_add_up_to_the_whole_time(spans):
+    sums = trace.by_line(spans["product"])
+    assert sums["share"].sum() == pytest.approx(1)
+    product = sums[(sums["line"] == 34) & (sums["name"] == "product")].iloc[0]
+    assert product["count"] == 16
+
+
+def test_arrows_lead_from_the_copying_warp_to_the_waiting_ones(spans):
+    found = model.arrows(model.program(spans["hopper"], 0, 6))
+    ready = found[found["barrier"] == "%ready"]
+    assert set(ready["from_warp"]) == {10}
+    assert set(ready["to_warp"]) <= set(range(8))
+    assert (found["from_time"] <= found["to_time"]).all()
+    assert set(found.loc[found["barrier"] == "%free", "to_warp"]) <= {10}
+
+
+def test_longest_wait_names_its_line_and_what_it_awaits(spans):
+    wait = model.longest_wait(spans["hopper"])
+    assert (wait.line, wait.awaits) == (165, "TMA load of lines 90 and 97")
+    assert wait.share > 0.1
+
+
+def test_facts_of_a_loop_of_products(spans):
+    found = facts.of_launch(spans["product"])
+    assert found["lane_product_share"] > found["lane_wait_share"] > 0
+    assert found["lane_tile_wait_line"] == 34
+    assert "lane_imbalance" not in found
+
+
+def test_rows_and_lines_are_of_the_schema():
+    artefact = FIXTURES / "product.trace.json.gz"
+    rows = collector.parse(artefact, CASE)
+    assert {"lanes_slowdown", "lane_wait_share", "lane_product_share"} <= set(rows["metric"])
+    assert set(rows["source"]) == {"lanes"}
+    lines, _ = collector.parse_lines(artefact, CASE)
+    assert {34, 37} <= set(lines["line"])
+    waits = lines.pivot_table(index="line", columns="metric", values="value")
+    assert (waits["lane_wait"] <= waits["lane_time"]).all()
+
+
+def test_lanes_without_a_gpu_say_why():
+    assert "lanes" in collectors.OPTIONAL
+    assert collectors.load("lanes").unavailable()
+
+
+def test_operations_fit_json(compiled):
+    _, found, _ = compiled
+    assert all(isinstance(dataclasses.asdict(one)["awaits"], list) for one in found.operations)
