@@ -13,7 +13,7 @@ STAMP  := $(VENV)/.installed-$(EXTRAS)
 PROCESSES := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test style lint format browser bench-dashboard bench-kernels bench-regret bench-tuning bench-foreign record changelog clean
+.PHONY: help setup serve test docs style lint format browser bench-dashboard bench-kernels bench-regret bench-tuning bench-foreign record changelog clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -38,6 +38,10 @@ lint: style ## Check style and types
 test: style ## Check style, then run every test that this machine can run
 	@$(BIN)/python -c "import shutil; print('browser tests:', shutil.which('chromium') or 'skipped, no Chromium found (apt-get install chromium)')"
 	$(BIN)/python -m pytest $(PROCESSES)
+
+docs: setup ## Build the documentation and the gallery into docs/_build
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build
+	$(BIN)/tilescope site docs/_build/gallery --title 'Tilescope: kernels recorded on an H200'
 
 browser: setup ## Run the browser tests alone
 	$(BIN)/python -m pytest -m browser

@@ -68,7 +68,7 @@ def test_the_reading_path_is_there_and_short() -> None:
 
 def test_every_path_that_a_document_names_is_there() -> None:
     """Files and folders of the storeys, the tests and the notebooks."""
-    for document in ("README.md", "docs/guide.md", "docs/measured.md", "CONTRIBUTING.md", "GLOSSARY.md"):
+    for document in ("README.md", "docs/measured.md", "CONTRIBUTING.md", "GLOSSARY.md"):
         text = (ROOT / document).read_text(encoding="utf-8")
         named = re.findall(r"[`(]((?:kernels|profiles|dashboard|tests|notebooks)/[\w/.]*)[`)#]", text)
         missing = [name for name in named if not (ROOT / name).exists() and "FAMILY" not in name]
@@ -84,4 +84,4 @@ def test_readme_on_an_index_page_has_no_dead_link() -> None:
     for change in hooks["fancy-pypi-readme"]["substitutions"]:
         shown = re.sub(change["pattern"], change["replacement"], shown)
     assert len(re.findall(r"\]\((?!https?://)", readme)) > 5
-    assert not re.findall(r"!\[|\]\((?!https?://)", shown) and "- Guide: capturing" in shown
+    assert not re.findall(r"!\[|\]\((?!https?://)", shown) and "- Documentation, which" in shown

@@ -94,6 +94,6 @@ def _families(runs: Sequence[Summary]) -> dict[str, str]:
     found = {}
     for summary in reversed(runs):
         for name, facts in store.read_run(summary.path).kernels.items():
-            file = Path(str(facts.get("file", "")))
-            found[name] = file.parent.name.replace("_", " ") if file.parts[:1] == ("tilescope_kernels",) else ""
+            file = str(facts.get("file", ""))
+            found[name] = Path(file).parent.name.replace("_", " ") if file.startswith("tilescope_kernels/") else ""
     return dict(sorted(found.items(), key=lambda one: (not one[1], one[1])))

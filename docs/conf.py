@@ -1,0 +1,32 @@
+"""The documentation site: ``make docs`` builds it, with warnings as errors."""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), *(str(HERE.parent / part) for part in ("kernels", "profiles", "dashboard"))]
+
+import generate  # noqa: E402
+
+generate.write(HERE / "reference")
+
+project = "Tilescope"
+author = "Tilescope maintainers"
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+exclude_patterns = ["_build", "upstream.md"]
+myst_heading_anchors = 3
+myst_links_external_new_tab = False
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+nitpicky = False
+suppress_warnings = ["myst.xref_missing"]  # links to folders of the repository; tests/test_docs.py checks each
+
+html_theme = "furo"
+html_title = "Tilescope"
+html_static_path = ["pictures"]
+html_copy_source = False
+html_show_sphinx = False
+html_theme_options = {
+    "light_css_variables": {"color-brand-primary": "#0072B2", "color-brand-content": "#0072B2"},
+    "dark_css_variables": {"color-brand-primary": "#56B4E9", "color-brand-content": "#56B4E9"},
+}
