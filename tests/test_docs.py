@@ -117,7 +117,7 @@ def test_reference_has_every_registration(generate: Any) -> None:
         assert f"## tilescope {command}\n" in pages["commands"]
     assert all(f"| `{name}` |" in pages["metrics"] for name in metrics.METRICS)
     assert pages["findings"].count("\n## ") == len(advice.RULES)
-    assert pages["findings"].count("**Cure:**") >= len(advice.RULES) - 3  # the others compute it
+    assert pages["findings"].count("**Cure:**") > len(advice.RULES) * 2 / 3  # the others compute it
     assert all(f"\n## {name}\n" in pages["json"] for name in documents.TYPES)
 
 
