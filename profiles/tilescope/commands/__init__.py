@@ -8,7 +8,7 @@ returns the exit status. Modules import their dependencies when they run, so tha
 COMMANDS = {
     "profile": "profile", "watch": "watch", "check": "check", "tune": "tune", "resume": "resume", "list": "catalog", "show": "show",
     "open": "open", "advise": "advise", "compare": "compare", "gate": "gate", "fuse": "fuse", "doctor": "doctor",
-    "mcp": "mcp", "recordings": "recordings",
+    "mcp": "mcp", "recordings": "recordings", "upgrade": "upgrade",
 }  # fmt: skip
 #: The maintainer's commands, below ``recordings``. At the top they are accepted and not listed.
 RECORDINGS = ("record", "publish", "claims", "recover")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from tilescope.commands import choices, running
+from tilescope.commands import choices, code_text, running
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +30,14 @@ def command(subparsers: choices.Subparsers) -> None:
         metavar="SPEEDUP",
         help="status 1 when a case's speedup is certainly below this",
     )
+    parser.add_argument(
+        "--code",
+        nargs="?",
+        const="",
+        choices=["", "ttgir", "ptx", "sass"],
+        metavar="STAGE",
+        help="only the compiled code: the counts that moved, by launch and source line; ttgir, ptx or sass beside each other",
+    )
     parser.add_argument("--json", action="store_true", help="every case as JSON (schema: comparison)")
     parser.set_defaults(run=run)
 
@@ -47,7 +55,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(json_documents.text(json_documents.comparison(baseline, candidates, found)))
     else:
         for candidate, rows in zip(candidates, found, strict=True):
-            _print(baseline, candidate, rows)
+            if arguments.code is None:
+                _print(baseline, candidate, rows)
+            else:
+                _print_code(baseline, candidate, rows, arguments.code)
     return int(verdicts.worst(found) < arguments.fail_below)
 
 
@@ -90,6 +101,15 @@ def _print(baseline: Side, candidate: Side, rows: pd.DataFrame) -> None:
     terminal.say(
         *lines[:_LINES], *([f"… and {len(lines) - _LINES} more lines (--json has all)"] if lines[_LINES:] else [])
     )
+
+
+def _print_code(baseline: Side, candidate: Side, rows: pd.DataFrame, stage: str) -> None:
+    from tilescope.models import code_change, terminal  # noqa: PLC0415
+
+    found = code_change.launches(baseline, candidate, rows)
+    terminal.say(f"{baseline.name} → {candidate.name}", code_change.sentence(found))
+    code_text.tell(found)
+    code_text.tell_lines(found, stage)
 
 
 def _print_changes(baseline: Side, candidate: Side, rows: pd.DataFrame) -> None:

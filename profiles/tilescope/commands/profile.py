@@ -36,6 +36,8 @@ def split(given: list[str]) -> tuple[list[str], list[str]]:
 
     ``tilescope script.py …`` is ``tilescope profile script.py …``, with options of that before the script, too.
     """
+    if given[:1] == ["upgrade"] and "--" in given:
+        return given[: given.index("--")], given[given.index("--") + 1 :]
     options = _options()
     flags = [name for name, action in options.items() if action.nargs == 0]
     flags += OF_WATCH if given[:1] == ["watch"] else ()

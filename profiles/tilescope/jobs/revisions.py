@@ -49,7 +49,6 @@ def profile(name: str, kernels: Sequence[str], runs: Path, options: Mapping[str,
     commit, top, below = _commit(name), Path(_git("rev-parse", "--show-toplevel")), _git("rev-parse", "--show-prefix")
     if not kernels:
         raise RevisionError(f"name the kernels to profile at {name}: --kernel path/to/file.py:SPEC")
-    known = set(runs.iterdir()) if runs.is_dir() else set()
     with _checked_out(commit, top) as tree:
         library = tree / _LIBRARY
         named = [kernel for kernel in kernels if ".py" not in kernel]
@@ -57,30 +56,45 @@ def profile(name: str, kernels: Sequence[str], runs: Path, options: Mapping[str,
             raise RevisionError(
                 f"{', '.join(named)} is of the installed library, the same at every revision: name path/to/file.py:SPEC"
             )
-        command = [sys.executable, "-m", "tilescope", "profile", *kernels, "--runs", str(runs), "--title", name]
+        words = ["profile", *kernels, "--runs", str(runs), "--title", name]
         for option, value in options.items():
-            command += [f"--{option}", value] if value else []
+            words += [f"--{option}", value] if value else []
         place = tree / below
         if not place.is_dir():
             raise RevisionError(f"{name} has no folder {below}: run this where both revisions have one")
-        done = subprocess.run(
-            command, cwd=place, env=environment(library), stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False
-        )  # fmt: skip
+        try:
+            return recorded(words, place, environment(*([library.parent] if library.is_dir() else [])), runs)
+        except RevisionError as error:
+            raise RevisionError(f"{name} could not be profiled: {error}") from error
+
+
+def recorded(words: Sequence[str], place: Path, variables: Mapping[str, str], runs: Path) -> store.LoadedRun:
+    """The run that ``tilescope`` with these ``words`` makes below ``runs``, in the folder ``place`` and that environment.
+
+    Its output goes to standard error. Raises RevisionError with its last line where it makes none.
+    """
+    known = set(runs.iterdir()) if runs.is_dir() else set()
+    command = [sys.executable, "-m", "tilescope", *words]
+    last = "it said nothing"
+    with subprocess.Popen(
+        command, cwd=place, env=variables, stdout=sys.stderr, stderr=subprocess.PIPE, text=True
+    ) as done:
+        for line in done.stderr or ():
+            print(line, end="", file=sys.stderr, flush=True)
+            last = line.strip() or last
     made = sorted(set(runs.iterdir()) - known) if runs.is_dir() else []
-    finished = [path for path in made if not path.name.startswith(store.PARTIAL)]
+    finished = [path for path in made if not path.name.startswith(store.PARTIAL) and (path / "run.json").is_file()]
     if done.returncode not in (0, 1) or not finished:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1].removeprefix("tilescope: ")
-        raise RevisionError(f"{name} could not be profiled: {bounded_reading.one_line(last)}")
+        raise RevisionError(bounded_reading.one_line(last.removeprefix("tilescope: ")))
     return store.open_run(finished[-1])
 
 
-def environment(library: Path) -> dict[str, str]:
-    """The environment of a process that imports the revision's kernels, if there are any, and otherwise the packages here."""
+def environment(*folders: Path) -> dict[str, str]:
+    """The environment of a process that imports the packages in ``folders`` before those here."""
     searched = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
     here = dict.fromkeys(str(Path(entry).absolute()) for entry in searched if entry and Path(entry).is_dir())
-    there = [str(library.parent)] if library.is_dir() else []
     # A fork server would keep modules of a folder that is removed afterwards.
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([*there, *here]), warm.SWITCH: "0"}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, folders), *here]), warm.SWITCH: "0"}
 
 
 @contextlib.contextmanager

@@ -207,6 +207,51 @@ class Comparison(Document, kw_only=True, tag="comparison"):
     comparisons: list[Compared]
 
 
+class MovedCount(Struct):
+    """A count of the compiled code that differs."""
+
+    label: Annotated[str, _is("The count: 128-bit global loads, spill stores, wgmma, …")]
+    unit: str
+    baseline: float
+    candidate: float
+    worse: Annotated[bool, _is("Whether the GPU has more to do or can do less at a time.")]
+    line: Annotated[int | None, _is("The source line where it grew or shrank most.")]
+
+
+class CompiledLaunch(Identified):
+    """A launch that both sides compiled."""
+
+    function: str
+    file: Annotated[str, _is("The file of its source lines.")]
+    worse: Annotated[bool, _is("Whether it got worse: by its time where both sides have one, else by its code.")]
+    speedup: Annotated[Number, _is("Of its case: above 1 the candidate is faster. Null without comparable times.")]
+    speedup_low: Annotated[Number, _is("Lower end of the speedup's 95 % interval.")]
+    speedup_high: Annotated[Number, _is("Upper end of it.")]
+    moved: Annotated[list[MovedCount], _is("The worst first.")]
+
+
+class TriedRelease(Struct):
+    """A release that a bisection tried."""
+
+    packages: str
+    said: Annotated[str, _is("What it does to the launch that got worst.")]
+
+
+class Upgrade(Document, kw_only=True, tag="upgrade"):
+    """The output of 'tilescope upgrade --json': the launches of a script or of kernels under two sets of packages."""
+
+    version: Literal[1] = 1
+    verdict: Annotated[str, _is("What got worse, in a sentence.")]
+    baseline: About
+    candidate: About
+    changes: Annotated[list[str], _is("Versions that differ.")]
+    obstacles: Annotated[list[str], _is("Reasons why no times are compared; empty where they are.")]
+    broken: Annotated[list[Failed], _is("Failures that only the candidate has.")]
+    alone: Annotated[list[str], _is("Cases that one side lacks.")]
+    launches: Annotated[list[CompiledLaunch], _is("The worst first.")]
+    bisected: Annotated[list[TriedRelease], _is("In the order they were tried; the last is the first that is worse.")]
+
+
 class GateLimits(Struct):
     """The largest accepted losses; null where a quantity is left out."""
 
@@ -336,4 +381,6 @@ class Runs(Document, kw_only=True, tag="runs"):
 
 
 #: The documents' types by their names.
-TYPES: dict[str, type[Document]] = {"advice": Advice, "comparison": Comparison, "gate": Gate, "run": Run, "runs": Runs}
+TYPES: dict[str, type[Document]] = {
+    "advice": Advice, "comparison": Comparison, "gate": Gate, "run": Run, "runs": Runs, "upgrade": Upgrade,
+}  # fmt: skip

@@ -14,6 +14,7 @@ import pandas as pd
 from tilescope.models import compare, documents, headline, impossible, repetitions, summary, verdicts, versions
 from tilescope.models.advice import Finding
 from tilescope.models.gate import KEY, Gate
+from tilescope.models.upgrade import Upgrade
 from tilescope.runs.store import LoadedRun, Summary
 from tilescope.table.case_table import gather
 from tilescope.table.suggest import unknown
@@ -94,6 +95,29 @@ def gate(found: Gate) -> documents.Gate:
         limits=dataclasses.asdict(found.limits),
         notes=list(found.notes),
         checks=checks,
+    )
+
+
+def upgrade(found: Upgrade, bisected: Iterable[tuple[str, str]] = ()) -> documents.Upgrade:
+    """An upgrade's verdict and its launches."""
+    launches = [
+        {
+            **one.row, "function": one.candidate.function, "file": one.candidate.file, "worse": one in found.worse,
+            "moved": [vars(change) for change in one.moved],
+        }
+        for one in found.launches
+    ]  # fmt: skip
+    sides = found.baseline, found.candidate
+    return _made(
+        documents.Upgrade,
+        verdict=found.verdict,
+        **dict(zip(("baseline", "candidate"), (about(side.loaded) for side in sides), strict=True)),
+        changes=compare.changes(*sides),
+        obstacles=compare.obstacles(*sides),
+        broken=[vars(failure) for failure in found.broken],
+        alone=found.alone,
+        launches=launches,
+        bisected=[{"packages": packages, "said": said} for packages, said in bisected],
     )
 
 

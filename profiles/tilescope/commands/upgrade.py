@@ -1,0 +1,122 @@
+"""``tilescope upgrade``: what other releases of Triton or PyTorch do to the launches of a script or of kernels."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tilescope.commands import choices, code_text, running
+
+if TYPE_CHECKING:
+    from tilescope.jobs.packages import Packages
+    from tilescope.models.upgrade import Upgrade
+    from tilescope.runs.store import LoadedRun
+
+#: Without a kernel: every kernel of the library, in Triton, at this workload.
+_LIBRARY = ("--impl", "triton", "--workload", "large")
+#: Most launches that are named one by one.
+_TOLD = 10
+
+
+def command(subparsers: choices.Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "upgrade",
+        help="what another Triton or PyTorch does to your launches",
+        description="Profiles a script or kernels under two sets of packages, each in a folder of its own that is installed once, and "
+        "says which launches got worse. A set is releases (triton==3.9), folders of packages or environments, and NAME=value for "
+        "variables. Status 0: no launch got worse; 1: some did, or failed; 2: nothing to compare.",
+    )
+    parser.add_argument(
+        "kernels",
+        nargs="*",
+        metavar="KERNEL",
+        help="script.py (arguments of its own follow --), or kernels (the library)",
+    )
+    parser.add_argument(
+        "--from", dest="before", nargs="+", default=[], metavar="PACKAGE", help="the baseline (as installed)"
+    )
+    parser.add_argument(
+        "--to", dest="after", nargs="+", required=True, metavar="PACKAGE", help="what it is compared with"
+    )
+    parser.add_argument("--bisect", action="store_true", help="find the first release between the two that is worse")
+    parser.add_argument(
+        "--collect", default="", metavar="NAME,…", help="collectors (compiler; with a GPU torch_profiler, too)"
+    )
+    for name, what in (
+        ("workload", "workloads"),
+        ("impl", "implementations"),
+        ("target", "architecture to compile for"),
+    ):
+        parser.add_argument(f"--{name}", default="", metavar=name.upper(), help=what)
+    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="where runs go ($TILESCOPE_RUNS)")
+    parser.add_argument("--json", action="store_true", help="every launch as JSON (schema: upgrade)")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the verdict and the counts that moved, or JSON. Returns 1 where a launch got worse."""
+    from tilescope.jobs import packages  # noqa: PLC0415
+    from tilescope.models import json_documents, terminal, upgrade  # noqa: PLC0415
+    from tilescope.models.compare import Side  # noqa: PLC0415
+
+    sides = [packages.read(words) for words in (arguments.before, arguments.after)]
+    releases = packages.releases_between(*sides) if arguments.bisect else []
+    for side in sides:
+        packages.folder_of(side)  # what cannot be installed is said before anything runs
+    baseline, candidate = (Side(_profiled(side, arguments)) for side in sides)
+    found = upgrade.Upgrade(baseline, candidate, (sides[0].name, sides[1].name))
+    steps = list(_bisected(found, releases, arguments)) if found.worse else []
+    if arguments.json:
+        print(json_documents.text(json_documents.upgrade(found, steps)))
+    else:
+        before, after = found.names
+        terminal.say(
+            f"{before} → {after}: {found.verdict}", *(f"worse: {upgrade.said(one)}" for one in found.worse[:_TOLD])
+        )
+        terminal.say(*(f"{release}: {said}" for release, said in steps), *found.alone)
+        code_text.tell(found.launches)
+        running.tell(found.broken)
+        terminal.say(f"runs: {baseline.loaded.folder} {candidate.loaded.folder}")
+    return int(bool(found.worse or found.broken)) if found.launches or found.broken else 2
+
+
+def _profiled(side: Packages, arguments: argparse.Namespace) -> LoadedRun:
+    from tilescope.hardware import device  # noqa: PLC0415
+    from tilescope.jobs import packages, questions  # noqa: PLC0415
+    from tilescope.runs import store  # noqa: PLC0415
+
+    print(f"profiling under {side.name}", file=sys.stderr)
+    collect = arguments.collect or (
+        "compiler,torch_profiler" if device.detect() and not arguments.target else "compiler"
+    )
+    words = ["--collect", collect]
+    for name in ("workload", "impl", "target"):
+        words += [f"--{name}", getattr(arguments, name)] if getattr(arguments, name) else []
+    kernels = arguments.kernels
+    if not kernels:
+        kernels = [entry["name"] for entry in asyncio.run(questions.describe())]
+        words += [] if arguments.workload or arguments.impl else _LIBRARY
+    return packages.profile(side, [*words, *kernels, *arguments.of_script], arguments.runs or store.runs_dir())
+
+
+def _bisected(found: Upgrade, releases: Sequence[str], arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """Each release that was tried and what it does to the worst launch, then the first that is worse."""
+    from tilescope.jobs import packages  # noqa: PLC0415
+    from tilescope.models import upgrade  # noqa: PLC0415
+    from tilescope.models.compare import Side  # noqa: PLC0415
+
+    bad, good = found.names[1], found.names[0]
+    while releases:
+        middle = releases[len(releases) // 2]
+        side = packages.read([middle])
+        tried = upgrade.Upgrade(found.baseline, Side(_profiled(side, arguments)), (good, middle))
+        again = next((one for one in tried.worse if found.is_worst(one)), None)
+        yield middle, f"worse: {upgrade.said(again)}" if again else "not worse"
+        before, after = releases[: len(releases) // 2], releases[len(releases) // 2 + 1 :]
+        bad, good, releases = (middle, good, before) if again else (bad, middle, after)
+    if arguments.bisect:
+        yield bad, f"the first that is worse; {good} is not"

@@ -1,0 +1,90 @@
+"""What other packages change: a run under each, the launches that got worse, and the verdict. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+
+from tilescope.models import code_change, compare
+from tilescope.models.code_change import Launch
+from tilescope.models.compare import CompareError, Side
+from tilescope.table import units
+from tilescope.table.case import readable
+from tilescope.table.run import Failure
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """The same launches under two sets of packages. ``names`` are the packages of the two, as a user wrote them."""
+
+    baseline: Side
+    candidate: Side
+    names: tuple[str, str]
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """``compare.compare`` of the two; empty where no case succeeded under both."""
+        try:
+            return compare.compare(self.baseline, self.candidate)
+        except CompareError:
+            return pd.DataFrame(columns=list(compare.COLUMNS))
+
+    @cached_property
+    def launches(self) -> list[Launch]:
+        """The launches that both compiled, the worst first."""
+        return code_change.launches(self.baseline, self.candidate, self.rows)
+
+    @property
+    def worse(self) -> list[Launch]:
+        """The launches that got worse. Times decide where both sides were timed, the compiled code elsewhere."""
+        slower = [launch for launch in self.launches if launch.row["verdict"] == "slower"]
+        return slower + [launch for launch in self.launches if launch.worse and launch not in slower]
+
+    def is_worst(self, launch: Launch) -> bool:
+        """Whether a launch under other packages has the worst change of this upgrade."""
+        worst = self.worse[0]
+        same = (launch.case, launch.candidate.function) == (worst.case, worst.candidate.function)
+        slower = {worst.row["verdict"], launch.row["verdict"]} == {"slower"}
+        return same and (slower or bool({one.metric for one in worst.worse[:1]} & {one.metric for one in launch.worse}))
+
+    @property
+    def broken(self) -> list[Failure]:
+        """The failures that only the candidate has."""
+        before = {(failure.collector, failure.case) for failure in self.baseline.loaded.run.failures}
+        return [one for one in self.candidate.loaded.run.failures if (one.collector, one.case) not in before]
+
+    @property
+    def alone(self) -> list[str]:
+        """The cases that only one side has a value of and that did not fail there, a line each."""
+        cases = [
+            {"/".join(filter(None, key)) for key in side.loaded.table[["kernel", "impl", "pass", "workload", "config"]].itertuples(index=False, name=None)}
+            for side in (self.baseline, self.candidate)
+        ]  # fmt: skip
+        failed = {readable(one.case) for side in (self.baseline, self.candidate) for one in side.loaded.run.failures}
+        return [
+            f"only under {name}: {case}"
+            for name, own, other in zip(self.names, cases, cases[::-1], strict=True)
+            for case in sorted(own - other - failed)
+        ]
+
+    @property
+    def verdict(self) -> str:
+        """What got worse, in a sentence: what is broken first."""
+        before, after = self.names
+        failed = units.several(len(self.broken), "case")
+        parts = [f"{failed} failed under {after} and not under {before}"] if self.broken else []
+        return "; ".join([*parts, code_change.sentence(self.launches)])
+
+
+def said(launch: Launch) -> str:
+    """``gemm (gemm triton forward 512x512-fp16) at s.py:10: 128-bit global loads 4 → 0``, with the time's interval first."""
+    told = launch.worse[:2]
+    if any(one.metric == "theoretical_occupancy" for one in told):
+        told += [one for one in launch.moved if one.metric in ("registers", "shared_memory", "block_threads")]
+    changes = [f"{one.label} {' → '.join(one.texts()[:2])}" for one in told]
+    if launch.row["verdict"] == "slower":
+        low, high = (100 * (1 / launch.row[end] - 1) for end in ("speedup_high", "speedup_low"))
+        changes.insert(0, f"takes {low:.1f} to {high:.1f} % longer")
+    return f"{launch.candidate.function} ({launch.case}) at {launch.place}: {', '.join(changes)}"

@@ -1,0 +1,77 @@
+"""``tilescope upgrade``: packages are installed once, and a release that makes a launch worse is found and named with its line."""
+
+import json
+import zipfile
+
+import pytest
+from tilescope import cli
+from tilescope.jobs import packages
+
+SCRIPT = """
+import demo
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def scale_kernel(x, y, BLOCK: tl.constexpr, STRIDE: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + at * STRIDE)
+    tl.store(y + at, value * 2)
+
+
+x = torch.empty(65536, device="cuda")
+scale_kernel[(16,)](x, torch.empty_like(x), BLOCK=1024, STRIDE=demo.STRIDE, num_warps=4)
+"""
+
+
+@pytest.fixture
+def index(tmp_path, monkeypatch):
+    """An index of releases of ``demo`` on this disk. From 1.1 on, its kernel's loads are strided."""
+    for release, stride in (("1.0", 1), ("1.1", 2), ("2.0", 2)):
+        with zipfile.ZipFile(tmp_path / f"demo-{release}-py3-none-any.whl", "w") as wheel:
+            info = f"demo-{release}.dist-info"
+            wheel.writestr("demo.py", f"STRIDE = {stride}\n")
+            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: demo\nVersion: {release}\n")
+            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{info}/RECORD", "")
+    for name, value in (("PIP_NO_INDEX", "1"), ("PIP_FIND_LINKS", tmp_path), ("TILESCOPE_CACHE", tmp_path / "cache")):
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
+    return tmp_path
+
+
+def test_bisect_names_the_release_and_the_line(index, torch_and_catalog, capfd):
+    script = index / "script.py"
+    script.write_text(SCRIPT)
+    assert cli.main(["upgrade", str(script), "--from", "demo==1.0", "--to", "demo==2.0", "--bisect", "--json"]) == 1
+    document = json.loads(capfd.readouterr().out)
+    assert document["verdict"] == "1 of 1 launch got worse"
+    (launch,) = document["launches"]
+    worst, line = launch["moved"][0], SCRIPT.splitlines().index("    value = tl.load(x + at * STRIDE)") + 1
+    assert (worst["label"], worst["baseline"], worst["candidate"], worst["line"]) == ("widest global load", 16, 4, line)
+    assert [one["packages"] for one in document["bisected"]] == ["demo==1.1", "demo==1.1"]
+    assert document["bisected"][1]["said"] == "the first that is worse; demo==1.0 is not"
+
+
+def test_requirement_is_installed_once(index, capfd):
+    chosen = packages.read(["demo==1.0"])
+    folder = packages.folder_of(chosen)
+    assert folder and (folder / "demo.py").read_text() == "STRIDE = 1\n"
+    assert "installing demo==1.0" in capfd.readouterr().err
+    for wheel in index.glob("*.whl"):
+        wheel.unlink()
+    assert packages.folder_of(packages.read(["demo==1.0"])) == folder
+    assert packages.folder_of(packages.read(["pytest>=1", "NAME=value"])) is None
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["--to", "triton"], "'triton' names no release: give triton==3.9"),
+    (["--to", "demo==7.0"], "demo==7.0 cannot be installed: ERROR: No matching distribution found for demo==7.0"),
+    (["--to", "demo==2.0", "--bisect"], "--bisect needs one exact release on each side"),
+    (["missing.py", "--to", "NAME=1"], "these packages: missing.py cannot be run"),
+])  # fmt: skip
+def test_bad_packages_are_refused_in_a_line(index, kit, arguments, said, capfd):
+    assert cli.main(["upgrade", *arguments]) == 2
+    assert said in capfd.readouterr().err.splitlines()[-1]
