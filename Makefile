@@ -13,7 +13,7 @@ STAMP  := $(VENV)/.installed-$(EXTRAS)
 PROCESSES := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test docs style lint format browser bench-dashboard bench-kernels bench-regret bench-tuning bench-foreign record changelog clean
+.PHONY: help setup serve test docs wheel release style lint format browser bench-dashboard bench-kernels bench-regret bench-tuning bench-foreign record changelog clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -42,6 +42,12 @@ test: style ## Check style, then run every test that this machine can run
 docs: setup ## Build the documentation and the gallery into docs/_build
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build
 	$(BIN)/tilescope site docs/_build/gallery --title 'Tilescope: kernels recorded on an H200'
+
+wheel: setup ## Build the wheel into dist, and use it outside of the checkout
+	$(BIN)/python .ci/release.py
+
+release: setup ## Walk the steps of a release (VERSION=0.2.0): version, changelog, recordings, wheel, site
+	$(BIN)/python .ci/release.py $(or $(VERSION),$(error give VERSION=0.2.0))
 
 browser: setup ## Run the browser tests alone
 	$(BIN)/python -m pytest -m browser
