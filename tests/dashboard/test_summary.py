@@ -80,7 +80,7 @@ def test_the_figure_has_a_bar_a_share_and_says_what_is_absent(metrics: dict[str,
 
 def test_the_verdict_is_one_sentence_whatever_is_known(synthetic: ModuleType) -> None:
     assert topic.verdict("", None, ()).title == "No kernel"
-    assert "No run has data" in topic.verdict("mine", None, ()).text
+    assert "This run has no data" in topic.verdict("mine", None, ()).text
     said = ("line 10: x is not defined", "CompilationFailed: mine does not compile: line 10: x is not defined")
     failed = topic.verdict("mine", None, (), [Failure("mine/triton/forward/8-fp32", "compiler", one) for one in said])
     assert failed.title == "mine does not compile: line 10: x is not defined"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.recordings import Question, Recording, best, having
 from tilescope_dashboard.data.run_cache import cases_of, changed_kernels, open_cached, representative
 from tilescope_dashboard.figures.style import Theme, theme
+from tilescope_dashboard.topics.sentence import Sentence
 
 #: Fields that the address holds.
 IN_ADDRESS = ["run", "kernel", "case", "view", "theme", "compared", "panel", "find", "family", "outcome",
@@ -37,7 +39,7 @@ class State(param.Parameterized):
     """Fields held in the address (``IN_ADDRESS``), and values derived from them.
 
     ``catalog`` is the answer of ``tilescope.jobs.questions.describe``, empty until it arrives; ``catalog_error`` says why it did not.
-    ``error`` says why the chosen run cannot be shown. ``may_launch`` is False for a client on another machine.
+    ``error`` says why the chosen run cannot be shown, ``trouble`` why none is open. ``may_launch`` is False for a client on another machine.
     """
 
     run = param.String(doc="Id of the run.")
@@ -212,6 +214,21 @@ class State(param.Parameterized):
             return
         found = best_run(self.runs, self.kernel)
         self.run = found.id if found else ""
+
+    @property
+    def trouble(self) -> Sentence | None:
+        """Why no run is open, and what to do; None where one is."""
+        if self.loaded is not None:
+            return None
+        if self.error:
+            return Sentence("This run cannot be shown", f"{self.error}. Another run can be chosen above.")
+        if not self.kernel:
+            return Sentence("No run yet", "Choose a kernel and press Profile.")
+        if not self.catalog or self.declared:
+            return Sentence(f"{self.kernel} has no run yet", "Press Profile to make one.")
+        close = difflib.get_close_matches(self.kernel, self.kernels[:-1], n=1)
+        meant = f"Did you mean {close[0]}? " if close else ""
+        return Sentence(f"There is no kernel {url_state.shown(self.kernel)}", f"{meant}Kernels can be chosen above.")
 
     @property
     def look(self) -> Theme:

@@ -28,7 +28,7 @@ from tilescope_dashboard.topics.sentence import Sentence
 PARTS = ("SM", "HBM", "L2", "tensor cores")
 _COLUMNS = ("part", "share", "said")
 _BOUND = {"memory": "memory-bound", "compute": "compute-bound", "latency": "latency-bound"}
-_UNKNOWN = "No run has data on it yet."
+_UNKNOWN = "This run has no data on it: choose another run, or profile it."
 
 
 def verdict(

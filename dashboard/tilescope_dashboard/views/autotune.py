@@ -51,7 +51,8 @@ class Autotune(View):
             self._fill()
         if self.elsewhere() and self.state.chosen:
             self._choices.go(kernel_cases.case_name(self.state.chosen[:3]))
-        if self.body.visible:
+        self.body.visible = self._swept
+        if self._swept:
             self._draw()
         else:
             self.say(topic.ABOUT)
@@ -67,7 +68,7 @@ class Autotune(View):
         self._cells = sweeps.configs(table_of, failures, target)
         self._defaults = sweeps.defaults(table_of)
         names = self._choices.fill(self._cells)
-        self.body.visible = bool(names) and self._choices.colouring is not None
+        self._swept = bool(names) and self._choices.colouring is not None
         self.table = table(topic.columns(self._cells, names))
         self.table.picked = lambda _: self._offer()
         self._place.objects = [self.saved(self.table, "configs")]

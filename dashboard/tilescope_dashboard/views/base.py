@@ -24,7 +24,7 @@ from tilescope_dashboard.data.exports import stem
 from tilescope_dashboard.data.recordings import Question, Recording
 from tilescope_dashboard.figures.style import Theme
 from tilescope_dashboard.session.scheduling import in_session, step_by_step
-from tilescope_dashboard.session.state import State
+from tilescope_dashboard.session.state import OF_ALL, State
 from tilescope_dashboard.topics.sentence import Sentence
 
 LOG = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class View(layout.Part):
         self.layout = layout.column(self.trouble, self.head, self.whose, self.body)
         for place in self.body.select(Chart):
             place.about = self.about
-        state.param.watch(self._changed, ["loaded", "kernel", "theme", "narrow", "view", "case", "runs"])
+        state.param.watch(self._changed, ["loaded", "kernel", "error", "theme", "narrow", "view", "case", "runs"])
 
     def build(self) -> list[Any]:
         """The view's parts below its title, from top to bottom."""
@@ -185,6 +185,12 @@ class View(layout.Part):
             self._attempt(self._bring_up)
 
     def _bring_up(self) -> None:
+        trouble = None if self.name_in_address in OF_ALL else self.state.trouble
+        if trouble:
+            self.whose.object, self.origins = "", []
+            self.say_nothing(trouble)
+            return
+        self.body.visible = True
         if self.question:
             self.shown = self.state.answer(self.question)
             self.say_whose()

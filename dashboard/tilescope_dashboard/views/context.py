@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import chain
 
 import param
+from tilescope.models import faults
 from tilescope.models.advice import Finding
 from tilescope.models.faults import plain
 from tilescope.runs import journal
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case import Case, readable
-from tilescope.table.suggest import unknown
 
 from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.data import run_cache
@@ -49,17 +49,12 @@ class Context(layout.Part):
 
     def _said(self) -> list[str]:
         state, said = self.state, []
-        if state.error:
-            said.append(html_text.notice("error", "This run cannot be shown.", state.error))
+        if state.error and state.view in OF_ALL:
+            said.append(html_text.notice("error", "This run cannot be shown:", state.error))
         if state.ignored:
             said.append(html_text.notice("warning", "In the address:", state.ignored))
         loaded = state.loaded
-        if loaded is None:
-            if state.kernel and not (state.error or state.declared):
-                known = [name for name in state.kernels if name != state.kernel]
-                said.append(html_text.notice("warning", "In the address:", unknown("kernel", state.kernel, known)))
-            elif not state.error:
-                said.append(html_text.notice("info", "No run yet.", "Choose a kernel and press Profile."))
+        if loaded is None:  # the views say so
             return said
         if state.view in OF_ALL:  # remarks on one run do not belong to views of all runs
             return said
@@ -84,7 +79,7 @@ class Context(layout.Part):
     def _missing(self, loaded: LoadedRun) -> dict[str, list[str]]:
         """Results that the run lacks: what failed of the kernel, apart from the fault of the shown case, and what was left out."""
         kernel, case = self.state.kernel, self.state.standing
-        told = Case(kernel, *case).id if case and self._fault(loaded) else ""
+        told = Case(kernel, *case).id if case and self._fault(loaded) else "" if case else _titled(loaded, kernel)
         failed = [
             f"{one.collector} · {readable(one.case)}: {plain(one.message)}"
             if one.case
@@ -123,6 +118,13 @@ class Context(layout.Part):
     def _of_page(self, kernels: list[str]) -> list[str]:
         """The ones of the run's ``kernels`` that the page shows."""
         return [name for name in kernels if self.state.view == WHOLE_RUN or name == self.state.kernel]
+
+
+def _titled(loaded: LoadedRun, kernel: str) -> str:
+    """The failed case that is the title of a kernel without any other; empty without one."""
+    of = {faults.of_failure(one): readable(one.case) for one in loaded.run.failures if one.concerns(kernel)}
+    first = faults.first(list(of))
+    return of[first] if first else ""
 
 
 def _changed(loaded: LoadedRun, kernels: list[str]) -> str:

@@ -38,7 +38,6 @@ class Counters(View):
         if not found:
             self.say_nothing(topic.NOTHING)
             return
-        self.body.visible = True
         standing = self.state.standing
         self._case = (standing and kernel_cases.closest(found, standing)) or next(iter(found))
         self._values = found[self._case]

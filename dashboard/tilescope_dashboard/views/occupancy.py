@@ -76,7 +76,6 @@ class Occupancy(View):
         if self.rows.empty:
             self.say_nothing(topic.NOTHING)
             return
-        self.body.visible = True
         target, row = self._target.value, self.rows.iloc[self.table.chosen or 0].to_dict()
         self.say(topic.sentence(row, target))
         for resource, place in self._charts.items():

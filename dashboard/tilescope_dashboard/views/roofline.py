@@ -46,7 +46,6 @@ class Roofline(View):
         if self._all.empty:
             self.say_nothing(topic.NOTHING)
             return
-        self.body.visible = True
         self._choices.offer(self._all, self.state.chosen, anew=anew)
         self._choose()
         # The headline comes first, as it is the figure's text alternative when that is drawn.

@@ -52,7 +52,6 @@ class Source(View):
         if self.shown is None:
             self.say_nothing(topic.NOTHING)
             return
-        self.body.visible = True
         measured = self.state.answer(recordings.MEASURED_LINES) or self.shown
         kernel = self.state.kernel
         own = self.shown.loaded is self.state.loaded and not self.shown.summary.recorded

@@ -54,7 +54,6 @@ class Summary(View):
         if found and found[0].fault:
             self.say_nothing(topic.verdict(kernel, row, found))
             return
-        self.body.visible = True
         against, said = run_cache.kept_against(
             loaded, compared, ("baseline", kernel, case, compared),
             lambda: topic.baseline(loaded, kernel, case, compared, run_cache.open_cached),

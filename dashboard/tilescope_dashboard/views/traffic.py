@@ -43,7 +43,6 @@ class Traffic(View):
         if not options:
             self.say_nothing(topic.NOTHING)
             return
-        self.body.visible = True
         self._draw()
 
     def _pick(self) -> None:
