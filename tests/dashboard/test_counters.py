@@ -49,6 +49,14 @@ def test_what_was_not_recorded_is_absent_and_has_no_arrow() -> None:
         assert texts.count("not recorded") == 6
 
 
+@pytest.mark.parametrize("by", ["l2_to_l1_bytes", "l2_bytes"])
+def test_memory_past_l1_is_absent(by: str) -> None:
+    moved = topic.memory(counted(l1_bytes=12160.0, l1_hit_rate=0.0, **{by: 1.6e9}), 0)
+    assert moved.flows[0].value is None and moved.levels[1].lines == ("TMA's loads are not counted",)
+    moved = topic.memory(counted(l1_bytes=1.6e9, l1_hit_rate=0.0, **{by: 1.6e9}), 0)
+    assert moved.flows[0].value == 1.6e9 and moved.levels[1].lines == ("0 % hit rate",)
+
+
 def test_a_box_holds_its_text_on_a_phone() -> None:
     moved = topic.memory(counted(sm_throughput=0.59123, bank_conflicts=1.23e8, l2_hit_rate=0.5, l2_bytes=1.234e11), 0)
     plot = memory(moved, replace(DARK, narrow=True))

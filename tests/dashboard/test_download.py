@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import panel_material_ui as pmui
 import pytest
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.run import RunDialog
@@ -30,7 +29,7 @@ def pressed(export: Any) -> None:
     ],
 )
 def test_failed_export_says_so(in_runs: None, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str) -> None:
-    export = field(RunDialog(State(run=RUN, panel="run"), pmui.Button()), "CSV")
+    export = field(RunDialog(State(run=RUN, panel="run")), "CSV")
     shown = export.said
     assert not shown.visible
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import panel_material_ui as pmui
 import pytest
 from bokeh.models import ColumnDataSource, Legend
 from tilescope.runs import store
@@ -79,7 +78,7 @@ def wait(sampler: Sampler, count: int) -> None:
 
 def test_it_samples_only_while_it_is_open(sampler: Sampler) -> None:
     state = State(run=RUN, kernel="softmax")
-    shown = GpuDialog(state, pmui.Button())
+    shown = GpuDialog(state)
     assert not sampler.running and not shown.layout.open
     state.panel = "gpu"
     assert sampler.running and shown.sampling
@@ -109,7 +108,7 @@ def test_it_samples_only_while_it_is_open(sampler: Sampler) -> None:
 
 def test_without_a_gpu_it_says_why(sampler: Sampler, nvml: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "nvmlDeviceGetCount", lambda: 0)
-    shown = GpuDialog(State(run=RUN, kernel="softmax", panel="gpu"), pmui.Button())
+    shown = GpuDialog(State(run=RUN, kernel="softmax", panel="gpu"))
     assert "the NVIDIA driver lists no GPU" in shown.head.object
     assert not shown.readings.layout.visible and not shown.rows.visible
     assert "Synthetic GPU" in shown.device.object
@@ -117,7 +116,7 @@ def test_without_a_gpu_it_says_why(sampler: Sampler, nvml: ModuleType, monkeypat
 
 def test_another_gpu_is_a_run_on_it(sampler: Sampler, runs: Path) -> None:
     state = State(run=RUN, kernel="softmax", panel="gpu")
-    shown = GpuDialog(state, pmui.Button())
+    shown = GpuDialog(state)
     # Jobs of other tests may have left runs beside them.
     known = [run for run in store.list_runs([runs]) if run.id in (RUN, PREDICTED)]
     state.runs = [dataclasses.replace(run, device="Other GPU") if run.id == PREDICTED else run for run in known]

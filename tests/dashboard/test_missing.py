@@ -6,11 +6,14 @@ from typing import Any
 import pytest
 from tilescope.runs import store
 from tilescope.table.run import Run
+from tilescope_dashboard.components.html_text import text_of
 from tilescope_dashboard.components.tables import Table
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views import base
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.base import View
+from tilescope_dashboard.views.context import Context
+from tilescope_dashboard.views.kernel_bar import KernelBar
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
 from tilescope_dashboard.views.roofline import Roofline
@@ -73,6 +76,35 @@ def test_link_to_run_without_kernel_shows_a_recording(view: type[View], made: li
     shown = view(state)
     shown.refresh()
     assert "From synthetic run, measured" in said(shown)
+
+
+@pytest.mark.parametrize(
+    ("address", "title", "text"),
+    [
+        ({"kernel": "nosuch"}, "There is no kernel 'nosuch'", "Kernels can be chosen above."),
+        ({"kernel": "sofmax"}, "There is no kernel 'sofmax'", "Did you mean softmax?"),
+        ({"run": "nosuch"}, "This run cannot be shown", "no run 'nosuch'"),
+        ({"kernel": "mine"}, "mine has no run yet", "Press Profile to make one."),
+    ],
+    ids=lambda one: str(one) if isinstance(one, dict) else "",
+)
+def test_trouble_is_told_once(address: dict[str, str], title: str, text: str, made: list[store.Summary]) -> None:
+    known = [{"name": name, "kernel": name} for name in ("softmax", "mine")]
+    state = State(view="summary", catalog=known)
+    state.param.update(**address)
+    bar = KernelBar(state)
+    for view in (Summary(state), Roofline(state)):
+        view.refresh()
+        told = text_of(view.head.object)
+        assert told.startswith(title) and text in told and not body(view).visible
+    assert not state.loaded and "From " not in said(view)
+    assert title not in text_of(said(Context(state))) and state.run == address.get("run", ""), (
+        "the bar opens no run itself"
+    )
+    assert field(bar, "run").value == state.run
+    state.param.update(run=RUN, kernel="softmax")
+    view.refresh()
+    assert title not in view.head.object and body(view).visible
 
 
 def test_a_choice_in_traffic_outlives_the_theme(made: list[store.Summary]) -> None:

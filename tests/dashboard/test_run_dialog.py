@@ -3,7 +3,6 @@
 from pathlib import Path
 from types import ModuleType
 
-import panel_material_ui as pmui
 import pytest
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.run import RunDialog
@@ -15,7 +14,7 @@ from .conftest import RUN, field, press
 def dialog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType) -> RunDialog:
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
     synthetic.write_run(tmp_path, RUN)
-    return RunDialog(State(run=RUN, kernel="softmax", panel="run", may_launch=True), pmui.Button())
+    return RunDialog(State(run=RUN, kernel="softmax", panel="run", may_launch=True))
 
 
 def test_saved_labels_name_the_run_in_lists(dialog: RunDialog) -> None:

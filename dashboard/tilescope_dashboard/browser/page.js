@@ -4,6 +4,7 @@
 const TYPING = "input:not([type=checkbox]):not([type=radio]), textarea, select, [contenteditable=true], [role=combobox], [role=option]"
 const OPENING = ["Enter", " ", "ArrowDown", "ArrowUp"]
 const CLOSED = ".MuiSelect-select[aria-expanded=false]:not([aria-disabled=true])"
+const STOPS = "a[href], button, input, select, textarea, summary, [tabindex]"
 const FIELDS = "input, [role=combobox], textarea"
 // What a letter opens, or closes where it is open.
 const PANELS = {p: "profile", g: "gpu", r: "run", "/": "find"}
@@ -87,17 +88,18 @@ function ring(style) {
   hear(document)
 }
 
-// The drawer's form may still be on its way. Who opened the drawer goes in, unless they have gone on to something else; who closes it
-// comes back to the button.
+const drawerButton = () => every(".opens-drawer")[0]?.shadowRoot.querySelector("button")
+
+// The drawer's form may still be on its way. Who opened the drawer goes in, unless they have gone on to something else.
 function drawer(open, from = focused(), until = performance.now() + PATIENCE) {
-  const [place] = every(".contextbar"), button = every(".opens-drawer")[0]?.shadowRoot.querySelector("button"), at = focused()
+  const [place] = every(".contextbar"), button = drawerButton(), at = focused()
   if (!button && performance.now() < until) return void setTimeout(drawer, LOOK, open, from, until)
   button?.setAttribute("aria-expanded", open())
   place?.setAttribute("role", "dialog")
   place?.setAttribute("aria-label", "Profile")
   // The page puts its drawer into a landmark of navigation, which has no name.
   every("nav:not([aria-label])").forEach(nav => nav.setAttribute("role", "presentation"))
-  if (!open()) return void (from && (at === document.body || within(at, place)) && button?.focus())
+  if (!open()) return
   const first = place && every(FIELDS, place).find(field => field.checkVisibility({visibilityProperty: true}) && !field.disabled && field.tabIndex >= 0)
   if (first && at === from) first.focus()
   else if (!first && performance.now() < until) setTimeout(drawer, LOOK, open, from, until)
@@ -108,6 +110,23 @@ function palette(open, until = performance.now() + PATIENCE) {
   const field = every(".MuiDialog-paper").flatMap(dialog => every("input", dialog)).find(input => input.checkVisibility())
   if (open() && field) field.focus()
   else if (open() && performance.now() < until) setTimeout(palette, LOOK, open, until)
+}
+
+function* stops(place) {
+  for (const child of (place.shadowRoot ?? place).children) {
+    if (child.matches(STOPS) && child.tabIndex >= 0 && !child.disabled && child.checkVisibility({visibilityProperty: true})) yield child
+    yield* stops(child)
+  }
+}
+
+// Material UI keeps the focus in a dialog only where no widget has a shadow root.
+function stay(event) {
+  const place = every(".MuiDialog-paper").find(paper => paper.checkVisibility())
+  const inside = place ? [...stops(place)] : []
+  const at = focused(), [first, last] = event.shiftKey ? [inside.at(-1), inside[0]] : [inside[0], inside.at(-1)]
+  if (!first || (at !== last && within(at, place) && at !== place)) return
+  event.preventDefault()
+  first.focus()
 }
 
 const toTab = () => every("[role=tab][aria-selected=true]").filter(tab => tab.checkVisibility()).at(-1)?.focus()
@@ -142,7 +161,10 @@ export function render({model}) {
     if (!chord && OPENING.includes(event.key) && at.matches?.(CLOSED)) return at.click()
     if (chord || event.defaultPrevented) return
     // Now, before the focus moves: a move within one shadow root is heard by nobody outside.
-    if (event.key === "Tab") every(`${TOOLS}, .bk-events`).forEach(nameTool)
+    if (event.key === "Tab") {
+      every(`${TOOLS}, .bk-events`).forEach(nameTool)
+      stay(event)
+    }
     if (event.key === "Escape") {
       // An open menu or the sheet closes by itself.
       if (!dialog.open && !every(".MuiPopover-root, .MuiModal-root").length) model.send_msg({clear: true})
@@ -183,6 +205,19 @@ export function render({model}) {
   ring(model.ring)
   const isOpen = () => model.panel === PANELS.p
   model.on("panel", () => drawer(isOpen))
+  // Who closes a dialog or the drawer comes back to where they were.
+  let open = model.panel, from = null
+  const back = () => {
+    const at = focused(), holds = place => within(at, place)
+    if (!open && every(".MuiDialog-root").some(holds)) setTimeout(back, LOOK)
+    else if (!open && (at === document.body || every(".contextbar").some(holds)))
+      (from && from !== document.body ? from : drawerButton())?.focus()
+  }
+  model.on("panel", () => {
+    if (!open) from = focused()
+    open = model.panel
+    setTimeout(back, LOOK)
+  })
   model.on("panel", () => {
     if (model.panel !== PANELS["/"]) writing = 0
     palette(() => model.panel === PANELS["/"])

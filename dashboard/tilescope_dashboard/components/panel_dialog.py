@@ -15,16 +15,14 @@ _SX = {"& .MuiDialog-paper": {"margin": "12px", "width": "calc(100% - 24px)", "b
 
 
 class PanelDialog(layout.Part):
-    """Open while the state's ``panel`` is its ``name``. A subclass makes its parts when it first opens. The focus comes back to
-    the ``opener``.
-    """
+    """Open while the state's ``panel`` is its ``name``. A subclass makes its parts when it first opens."""
 
     name_of_panel = title = ""
     size = "sm"
 
-    def __init__(self, state: State, opener: pmui.Button) -> None:
+    def __init__(self, state: State) -> None:
         super().__init__()
-        self.state, self._opener, self.made = state, opener, False
+        self.state, self.made = state, False
         self.layout = pmui.Dialog(
             title=self.title, title_variant="h6", width_option=self.size, show_close_button=True, close_on_click=True,
             sizing_mode="stretch_width", sx=_SX,
@@ -52,7 +50,5 @@ class PanelDialog(layout.Part):
         self.layout.open = opens
 
     def _closed(self, event: param.parameterized.Event) -> None:
-        if not event.new:
-            next_tick(self._opener.focus)
-            if self.state.panel == self.name_of_panel:
-                next_tick(lambda: setattr(self.state, "panel", ""))
+        if not event.new and self.state.panel == self.name_of_panel:
+            next_tick(lambda: setattr(self.state, "panel", ""))

@@ -22,6 +22,8 @@ _READING = (
     "issued. Selected: the warp issues."
 )
 _STALL = "stall_"
+#: Share of the bytes through L2 below which the loads and stores that L1 counted do not explain them.
+_PAST = 0.01
 #: Columns of ``listed``'s frame. Each row has its own unit, so values are texts.
 COLUMNS = (
     Column("label", "counter"), Column("text", "value"), Column("metric", "name"), Column("source", "source"),
@@ -37,7 +39,10 @@ def launches(case: CaseValues) -> dict[str, int]:
 
 
 def memory(case: CaseValues, launch: int) -> Memory:
-    """Bytes that the launch moved between the levels of memory. L1 counts loads and stores together. Absent values are None."""
+    """Bytes that the launch moved between the levels of memory. L1 counts loads and stores together. Absent values are None.
+
+    TMA fills shared memory past L1's counters, which then say next to nothing of what L2 moved.
+    """
 
     def value(metric: str) -> float | None:
         known = case.at(metric, launch, case.counted_by)
@@ -50,15 +55,18 @@ def memory(case: CaseValues, launch: int) -> Memory:
     def level(name: str, *lines: str) -> Level:
         return Level(name, tuple(filter(None, lines)))
 
+    through, fetched = value("l1_bytes"), value("l2_to_l1_bytes") or value("l2_bytes")
+    past = through is not None and fetched is not None and through < _PAST * fetched
+    own = "TMA's loads are not counted" if past else line("{} hit rate", "l1_hit_rate")
     return Memory(
         (
             level("SMs", line("{} of chip peak", "sm_throughput"), line("{} bank conflicts", "bank_conflicts")),
-            level("L1", line("{} hit rate", "l1_hit_rate")),
+            level("L1", own),
             level("L2", line("{} hit rate", "l2_hit_rate"), line("{} through it", "l2_bytes")),
             level("HBM", line("{} of chip peak", "dram_throughput")),
         ),
         (
-            Flow("L1", "both", value("l1_bytes")),
+            Flow("L1", "both", None if past else through),
             Flow("L2", "read", value("l2_to_l1_bytes")), Flow("L2", "written", value("l1_to_l2_bytes")),
             Flow("HBM", "read", value("dram_bytes_read")), Flow("HBM", "written", value("dram_bytes_written")),
         ),

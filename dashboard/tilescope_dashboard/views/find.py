@@ -26,12 +26,12 @@ class FindDialog(PanelDialog):
 
     def __init__(self, state: State, views: Mapping[str, str]) -> None:
         self._views = views
-        opener = pmui.Button(
-            label="/", description="Find (/)", variant="text", size="small", height=30, width=36, margin=(4, 0)
-        )
-        opener.on_click(lambda _: next_tick(lambda: setattr(state, "panel", FIND)))
-        super().__init__(state, opener)
-        self.opener = opener
+        self.opener = pmui.Button(
+            label="Find /", description=f"{self.title} (/)", variant="text", size="small", height=30, margin=(4, 0),
+            styles={"flex": "none"},
+        )  # fmt: skip
+        self.opener.on_click(lambda _: next_tick(lambda: setattr(state, "panel", FIND)))
+        super().__init__(state)
 
     def make(self) -> list[Any]:
         self.field = pmui.AutocompleteInput(

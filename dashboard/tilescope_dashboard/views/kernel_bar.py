@@ -71,7 +71,7 @@ class KernelBar(layout.Part):
         flow = {"flex-flow": "row nowrap", "flex": "1 1 0", "min-width": "0"}
         self.lists = layout.column(*lists, styles=flow, stylesheets=[_LISTS_CSS])
         unfold.on_click(lambda _: self._fold(unfolded="folded" in self.lists.css_classes))
-        parts = (self._kernel, self.lists, unfold, GpuDialog(state, gpu), RunDialog(state, this_run))
+        parts = (self._kernel, self.lists, unfold, GpuDialog(state), RunDialog(state))
         self.layout = pn.Row(
             *parts,
             sizing_mode="stretch_width",
