@@ -255,6 +255,7 @@ def test_keys_kernel_list_and_export(visit: Any) -> None:
     focused(page, "combobox", "layer_norm")
     page.keyboard.press("3")
     page.get_by_role("tab", name="Advice", exact=True, selected=True).wait_for()
+    focused(page, "tab", "Advice")
     page.keyboard.press("r")
     page.get_by_role("dialog").wait_for()
     tab_to(page, "button", "Save as Markdown")
@@ -262,6 +263,14 @@ def test_keys_kernel_list_and_export(visit: Any) -> None:
         page.keyboard.press("Enter")
     assert download.value.suggested_filename == f"tilescope-{RUN}.md"
     assert focus(page)[:2] == ("button", "Save as Markdown")
+    # Tab stays in the dialog, and Esc comes back to where one was.
+    stops = set()
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        stops.add(focus(page)[1])
+    assert {"close", "note", "Save as HTML"} <= stops and not {"Tilescope", "Find /"} & stops
+    page.keyboard.press("Escape")
+    focused(page, "tab", "Advice")
 
 
 @pytest.mark.browser
@@ -288,7 +297,7 @@ def test_keys_drawer_opens_on_first_field(visit: Any) -> None:
     assert page.get_by_label("another size").input_value() == "128x4?]p"
     page.keyboard.press("Escape")
     start.wait_for(state="hidden")
-    focused(page, "button", "Profile")
+    focused(page, "button", "This run")
     assert page.get_by_role("button", name="Profile", exact=True).get_attribute("aria-expanded") == "false"
     # What the address says when the page is loaded; closed, the views have the whole width.
     page.wait_for_function("() => !location.search.includes('panel=profile')")

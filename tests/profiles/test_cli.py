@@ -56,6 +56,8 @@ def a_run(tmp_path, **fields):
         ([*QUICK, "--impl", "goood"], "unknown implementation 'goood': did you mean 'good'?"),
         ([*QUICK, "gone.py:SPEC"], "gone.py is not a file"),
         ([*QUICK, "--quick", "gone.py:SPEC"], "unrecognized arguments: --quick gone.py:SPEC"),
+        (["watch", "softmax"], "watch takes a script: softmax is none"),
+        (["watch", "--impl", "triton", "gone.py"], "unrecognized arguments: --impl"),
         ([*QUICK[:2], OWN.replace("/own.py", "/../orchestration/own.py"), *QUICK[2:]], "two kernels are called"),
         (["profile"], "the following arguments are required: KERNEL"),
         (["profile", OWN, "--timeout", "0"], "'0' is no number of seconds above 0"),

@@ -233,7 +233,10 @@ export function render({model}) {
   // What was sent before the question is built in turns of its own: two idle moments, one after the other. A page that never rests
   // gets an answer, too.
   const idle = then => (window.requestIdleCallback ?? setTimeout)(then, {timeout: REST})
-  model.on("asked", () => idle(() => idle(() => { model.drawn = model.asked })))
+  model.on("asked", () => idle(() => idle(() => {
+    every("[role=tablist]:not([aria-label])").forEach(list => list.setAttribute("aria-label", "Views"))
+    model.drawn = model.asked
+  })))
   model.on("remove", () => {
     link.remove()
     document.removeEventListener("keydown", pressed)

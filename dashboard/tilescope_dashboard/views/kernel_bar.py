@@ -67,9 +67,9 @@ class KernelBar(layout.Part):
         profile = self._opener(PROFILE, label="Profile", css_classes=["opens-drawer"])
         unfold = pmui.Button(label="More", variant="outlined", height=40, stylesheets=[_UNFOLD_CSS], **_AT)
         lists = (self._size, self._pass, self._impl, self._baseline, self._run, this_run, gpu, profile)
-        # A column that flows as a row keeps its parts' widths.
-        flow = {"flex-flow": "row nowrap", "flex": "1 1 0", "min-width": "0"}
-        self.lists = layout.column(*lists, styles=flow, stylesheets=[_LISTS_CSS])
+        self.lists = layout.flow(
+            *lists, wrap="nowrap", styles={"flex": "1 1 0", "min-width": "0"}, stylesheets=[_LISTS_CSS]
+        )
         unfold.on_click(lambda _: self._fold(unfolded="folded" in self.lists.css_classes))
         parts = (self._kernel, self.lists, unfold, GpuDialog(state), RunDialog(state))
         self.layout = pn.Row(

@@ -101,14 +101,14 @@ class Watch(View):
             styles={"flex": "0 1 400px"},
         )
         parts = (self._launch, self._other, self._name, self._pin, self._delete, self._open, self._stop, self._link)
-        flow = {"flex-flow": "row nowrap", "align-items": "center", "padding-top": "6px"}
-        actions = layout.column(*parts, styles=flow, stylesheets=[_ACTIONS_CSS], sizing_mode=None)
-        self.strip = layout.column(self._version, actions, styles={"flex-flow": "row wrap", "align-items": "center"})
+        beside = {"align-items": "center", "padding-top": "6px"}
+        actions = layout.flow(*parts, wrap="nowrap", styles=beside, stylesheets=[_ACTIONS_CSS], sizing_mode=None)
+        self.strip = layout.flow(self._version, actions, styles={"align-items": "center"})
         self.values, self.panels = version_panels.pane(), version_panels.pane()
         self.shown_versions = layout.column(
             self._example, self.values, self.panels, styles={"flex": "1 1 640px", "min-width": "0"}
         )
-        return [layout.column(self._picker, self.shown_versions, styles={"flex-flow": "row wrap", "gap": "0 16px"})]
+        return [layout.flow(self._picker, self.shown_versions)]
 
     def update(self) -> None:
         versions = self._versions

@@ -15,13 +15,19 @@ def names(text: str) -> list[str]:
 
 
 def add_choices(parser: argparse.ArgumentParser, collect: bool = True) -> None:
-    """Adds options that choose cases, and with ``collect`` options that choose collectors."""
+    """Adds options that choose cases, ``add_settings``, and with ``collect`` options that choose collectors."""
     listed: dict[str, Any] = {"type": names, "action": "extend", "default": []}
     parser.add_argument("--impl", metavar="NAME,…", help="implementations (all that are available)", **listed)
     parser.add_argument(
         "--workload", metavar="ID,…", help="workloads: a label, or 1823x781-fp32 (all declared)", **listed
     )
     parser.add_argument("--pass", dest="directions", metavar="NAME,…", help="forward, backward (both)", **listed)
+    add_settings(parser, collect)
+
+
+def add_settings(parser: argparse.ArgumentParser, collect: bool = True) -> None:
+    """Adds the target and the settings of a job, and with ``collect`` options that choose collectors."""
+    listed: dict[str, Any] = {"type": names, "action": "extend", "default": []}
     parser.add_argument(
         "--target", default="", metavar="sm_90", help="architecture to compile for (this GPU's, or sm_90)"
     )

@@ -15,8 +15,8 @@ from tilescope.commands import choices, profile
 
 def command(subparsers: choices.Subparsers) -> None:
     parser = subparsers.add_parser("watch", help="profile a script again at every save, and say what changed")
-    parser.add_argument("kernels", nargs="+", metavar="SCRIPT", help="a script; arguments after it are its own")
-    choices.add_choices(parser)
+    parser.add_argument("kernels", nargs=1, metavar="SCRIPT", help="a script; arguments after it are its own")
+    choices.add_settings(parser)
     parser.add_argument("--once", action="store_true", help="end after the first version")
     parser.add_argument("--text", action="store_true", help="print in the terminal instead of opening a page")
     parser.set_defaults(run=run)
@@ -26,11 +26,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Profiles at every save until it is interrupted. Returns the status of the last version."""
     from tilescope.notebook import watch_text, watching  # noqa: PLC0415
 
-    if len(arguments.kernels) != 1 or not profile.is_script(arguments.kernels[0]):
-        raise ValueError(f"watch takes one script: {' '.join(arguments.kernels)} names other things")
-    own = profile.own_arguments(arguments.kernels[0], arguments.of_script, profile.OF_WATCH)
+    (script,) = arguments.kernels
+    if not profile.is_script(script):
+        raise ValueError(f"watch takes a script: {script} is none")
+    own = profile.own_arguments(script, arguments.of_script, profile.OF_WATCH)
     watch = watching.Watch(
-        arguments.kernels[0], own, target=arguments.target,
+        script, own, target=arguments.target,
         collect=arguments.collect, runs_dir=arguments.runs, settings=choices.settings(arguments),
     )  # fmt: skip
     pages = (
