@@ -62,3 +62,22 @@ def test_absent_tools_say_where_to_get_them(monkeypatch):
     assert "developer.nvidia.com" in doctor.ncu().cure
     monkeypatch.setattr("tilescope.collectors.cupti.library.find", lambda: None)
     assert doctor.cupti().cure == "pip install nvidia-cuda-cupti"
+
+
+@pytest.mark.parametrize(
+    ("probe", "python", "ok", "said"),
+    [
+        ({"torch": "2.13.0+cpu", "triton": "3.6.0", "torch_triton": ""}, (3, 12), True, "that were tried"),
+        ({"torch": "2.13.0", "triton": "3.6.0", "torch_triton": "3.6.0"}, (3, 11), True, "that were tried"),
+        ({"torch": "2.13.0", "triton": "3.9.0", "torch_triton": "3.9.0"}, (3, 12), True, "recordings are of triton 3.6"),
+        ({"torch": "2.15.0", "triton": "3.6.0", "torch_triton": "3.9.0"}, (3, 12), False, "torch.compile may fail with 3.6.0"),
+        ({"torch": "2.10.0", "triton": "3.6.0"}, (3, 12), False, "torch 2.10 is older than 2.11"),
+        ({"torch": "2.16.0", "triton": "3.6.0"}, (3, 12), True, "torch 2.16 is newer than 2.13"),
+        ({"torch": "2.13.0", "triton": "3.6.0"}, (3, 14), True, "python 3.14 is newer than 3.12"),
+        ({"torch": "2.13.0", "triton": "3.6.0"}, (3, 10), False, "python 3.10 is older than 3.11"),
+        ({"torch_error": "absent"}, (3, 12), True, "that were tried"),
+    ],
+)  # fmt: skip
+def test_combination_of_versions_is_judged(probe, python, ok, said):
+    finding = doctor.combination(probe, python)
+    assert finding.ok is ok and said in finding.found and bool(finding.cure) is not ok

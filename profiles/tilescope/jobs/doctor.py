@@ -28,6 +28,10 @@ DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 #: First version of numpy that breaks triton 3.6's interpreter.
 NUMPY_LIMIT = (2, 4)
+#: The least versions that Tilescope runs with, the newest that were tried, and the Triton of the recordings.
+LEAST = {"python": (3, 11), "torch": (2, 11), "triton": (3, 6)}
+NEWEST = {"python": (3, 12), "torch": (2, 13), "triton": (3, 9)}
+RECORDED = (3, 6)
 
 _PROBE = """
 import json, sys
@@ -38,7 +42,9 @@ for name in ("numpy", "torch", "triton"):
     except BaseException as error:
         found[name + "_error"] = f"{type(error).__name__}: {error}".splitlines()[0]
 if "torch" in found:
-    import torch
+    import importlib.metadata, re, torch
+    needs = " ".join(importlib.metadata.requires("torch") or [])
+    found["torch_triton"] = (re.findall(r"triton==([\\d.]+)", needs) or [""])[0]
     found["cuda_build"] = torch.version.cuda
     found["cuda"] = torch.cuda.is_available()
 print(json.dumps(found))
@@ -65,6 +71,7 @@ def examine() -> list[Finding]:
         driver(DRIVER_VERSION, gpu is not None),
         torch(probe, gpu is not None),
         triton(probe),
+        combination(probe, sys.version_info[:2]),
         cache(),
         interpreter(probe),
         ncu(),
@@ -120,6 +127,31 @@ def triton(probe: dict[str, Any]) -> Finding:
     if "triton" not in probe:
         return Finding("triton", False, probe.get("triton_error", "absent"), "pip install 'triton>=3.6' (Linux only)")
     return Finding("triton", True, probe["triton"])
+
+
+def combination(probe: dict[str, Any], python: tuple[int, int]) -> Finding:
+    """Whether the versions of Python, torch and triton are known to work together; else what does not, or was not tried."""
+    name, said = "versions", []
+    known = {package: _numbers(probe[package]) for package in LEAST if package in probe} | {"python": python}
+    for package, version in known.items():
+        written = ".".join(map(str, version))
+        if version < LEAST[package]:
+            least = ".".join(map(str, LEAST[package]))
+            install = f"pip install '{package}>={least}'" if package in probe else f"install Python {least} or newer"
+            return Finding(
+                name, False, f"{package} {written} is older than {least}: Tilescope does not run with it", install
+            )
+        if version > NEWEST[package]:
+            newest = ".".join(map(str, NEWEST[package]))
+            said.append(f"{package} {written} is newer than {newest}, the newest that was tried")
+    wanted = probe.get("torch_triton", "")
+    if wanted and "triton" in probe and _numbers(wanted) != known.get("triton"):
+        what = f"torch {probe['torch']} is made for triton {wanted}: torch.compile may fail with {probe['triton']}"
+        return Finding(name, False, what, f"pip install triton=={wanted}; all but torch.compile works as it is")
+    if known.get("triton", RECORDED) != RECORDED:
+        recorded = ".".join(map(str, RECORDED))
+        said.append(f"recordings are of triton {recorded}: other registers and configs are no fault")
+    return Finding(name, True, "; ".join(said) or "between the oldest and the newest that were tried")
 
 
 def cache() -> Finding:
