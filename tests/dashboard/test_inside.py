@@ -7,11 +7,13 @@ import pandas as pd
 import pytest
 from tilescope.collectors.lanes import collector
 from tilescope.models import lanes as model
+from tilescope.models.compare import Side
 from tilescope.runs import store
 from tilescope.table.case import Case
 from tilescope.table.run import Device, Run
 from tilescope_dashboard.figures import lanes as figures
 from tilescope_dashboard.figures.style import LIGHT
+from tilescope_dashboard.report.build import build
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.inside import Inside
 
@@ -103,3 +105,11 @@ def test_many_spans_share_bars() -> None:
     alone = sum(len(one.data_source.data["lane"]) for one in counted["bars"])
     assert alone + sum(one.data_source.data["launches"].sum() for one in counted["shared"]) == count
     assert alone <= figures.MOST
+
+
+def test_report_shows_the_lanes_and_their_lines(folder: Path) -> None:
+    report = build([Side(store.open_run(folder))])
+    (part,) = [one for one in report.runs[0].kernels[0].parts if one.title == "Inside"]
+    assert "at line 165" in part.text
+    assert {one.name for one in part.drawings[0](LIGHT).renderers} >= {"bars", "arrows"}
+    assert part.table and part.table.rows.iloc[0]["line"] == 165

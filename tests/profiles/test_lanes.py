@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tilescope import collectors
 from tilescope.collectors import compiler
-from tilescope.collectors.lanes import buffer, collector, facts, recording, records, trace
+from tilescope.collectors.lanes import buffer, collector, facts, recording, records, sampling, trace
 from tilescope.execution import execute, offline
 from tilescope.models import lanes as model
 from tilescope.table.case import Case
@@ -118,6 +119,46 @@ def test_overwritten_records_are_counted_and_in_order():
         buffer.program(np.zeros(20, np.uint32), 1)
 
 
+def _launched(programs):
+    """A launch whose programs all wrote what the recorded one did, each 20 us after the one before, on two SMs in turn."""
+    words = np.load(FIXTURES / "program.npz")["words"]
+    parts = []
+    for number in range(programs):
+        own = words.copy()
+        own[1:3] = number, number % 2
+        own[[4, 6]] += np.uint32(number * 20_000)
+        parts.append(own)
+    operation = records.Operation("load, line 3 #0", records.ACCESS, "load", 3)
+    scopes = dict.fromkeys(range(1, 14), operation) | {0: records.PROGRAM}
+    tensor = torch.from_numpy(np.concatenate(parts).view(np.uint8))
+    return recording.Launched("mm_kernel", "mm.py", (programs, 1, 1), 8, scopes, words.nbytes, tensor)
+
+
+def test_sampled_programs_are_spread_over_the_launch():
+    found = sampling.trace([_launched(32)], {"mm_kernel": [1e-5] * 3}, {"mm_kernel": [1.5e-5] * 3}, ["access"])
+    told = found["tilescope"]["launches"][0]
+    assert told["programs"] == [0, 4, 9, 13, 18, 22, 27, 31]
+    assert (told["plain"], told["recorded"], told["lost"], told["resident"]) == (1e-5, 1.5e-5, 0, 1)
+    spans = [event for event in found["traceEvents"] if event["ph"] == "X"]
+    assert len(spans) == 8 * 8 * 89
+    assert max(event["ts"] + event["dur"] for event in spans) == pytest.approx(31 * 20 + 17.3, rel=0.01)
+    assert {event["name"] for event in spans} == {"program", "load, line 3"}
+
+
+def test_a_long_launch_keeps_its_first_records():
+    launched = _launched(1)
+    whole = len(sampling.trace([launched], {}, {}, [])["traceEvents"])
+    kept = [e for e in sampling.trace([launched], {}, {}, [], most=200)["traceEvents"] if e["ph"] == "X"]
+    assert len(kept) == pytest.approx(200, abs=8) and len(kept) < whole
+    programs = [event for event in kept if event["name"] == "program"]
+    assert len(programs) == 8
+    assert max(e["ts"] + e["dur"] for e in programs) == pytest.approx(max(e["ts"] for e in kept), abs=0.001)
+
+
+def test_room_holds_the_longest_warp():
+    assert recording.room_of([_launched(2)]) == 2048
+
+
 @pytest.mark.parametrize("name", ["product", "hopper"])
 def test_a_lane_has_no_gap_without_a_name(spans, name):
     found = spans[name]
@@ -181,3 +222,20 @@ def test_lanes_without_a_gpu_say_why():
 def test_operations_fit_json(compiled):
     _, found, _ = compiled
     assert all(isinstance(dataclasses.asdict(one)["awaits"], list) for one in found.operations)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", KERNELS)
+def test_lanes_on_a_gpu(name, tmp_path):
+    ref, workload = KERNELS[name]
+    spec = execute.load_spec(ref)
+    case = Case(spec.name, "triton", "forward", workload)
+    artefact = tmp_path / f"{case.slug}{collector.SUFFIX}"
+    collector.capture(case, spec, artefact, {})
+    data = trace.load(artefact)
+    told = data["tilescope"]["launches"][0]
+    assert told["lost"] == 0
+    assert 0.9 < told["recorded"] / told["plain"] <= collector.SLOWDOWN
+    spans = trace.spans(data)
+    assert spans["program"].nunique() == len(told["programs"])
+    assert set(collector.parse(artefact, case)["metric"]) >= {"lane_wait_share"}

@@ -11,15 +11,18 @@ import pandas as pd
 from tilescope.hardware.occupancy import LIMITS
 from tilescope.hardware.roofs import all_roofs
 from tilescope.models import advice as rules
+from tilescope.models import lanes as waits
 from tilescope.models import roofline as points
 from tilescope.models import summary, sweeps
 from tilescope.models import traffic as bytes_moved
 from tilescope.models.advice import Finding, nvidia_rules
 from tilescope.runs.store import LoadedRun
+from tilescope.table.case import Case
 
 from tilescope_dashboard.data import frames, recordings
 from tilescope_dashboard.data.run_cache import CASE
 from tilescope_dashboard.figures.autotune import autotune as draw_autotune
+from tilescope_dashboard.figures.lanes import lanes as draw_lanes
 from tilescope_dashboard.figures.occupancy import TITLES
 from tilescope_dashboard.figures.occupancy import occupancy as draw_occupancy
 from tilescope_dashboard.figures.roofline import roofline as draw_roofline
@@ -27,7 +30,7 @@ from tilescope_dashboard.figures.style import Theme
 from tilescope_dashboard.figures.traffic import traffic as draw_traffic
 from tilescope_dashboard.report.content import KernelPart, MakeFigure, Part, Table
 from tilescope_dashboard.report.source_lines import source_lines
-from tilescope_dashboard.topics import advice, autotune, occupancy, overview, roofline, traffic
+from tilescope_dashboard.topics import advice, autotune, lanes, occupancy, overview, roofline, traffic
 from tilescope_dashboard.topics import summary as topic
 
 #: Columns of a heatmap whose cells hold a time on a phone.
@@ -44,7 +47,7 @@ def kernel(loaded: LoadedRun, name: str, cases: pd.DataFrame) -> KernelPart:
     passes = {str(way): summary.representative(rows) or {} for way, rows in cases.groupby("pass", sort=False)}
     parts = [
         _roofline(loaded, plain), *_traffic(plain, loaded.run.device.l2_bytes), *_sweep(loaded, name, table), _occupancy(loaded, plain),
-        *source_lines(loaded, name, passes),
+        _lanes(loaded, plain), *source_lines(loaded, name, passes),
     ]  # fmt: skip
     advised = tuple(_advice(loaded, table, cases))
     of_case = next((part.findings for part in advised if case and case["pass"] in part.title), ())
@@ -155,6 +158,21 @@ def _occupancy(loaded: LoadedRun, plain: pd.DataFrame) -> Part | None:
     row = rows.iloc[0].to_dict()
     drawn = tuple(_curves(row, target))
     return Part("Occupancy", occupancy.sentence(row, target).line, drawn, Table(rows, occupancy.COLUMNS))
+
+
+def _lanes(loaded: LoadedRun, plain: pd.DataFrame) -> Part | None:
+    """One program of the first case with lanes, which has the table's lines."""
+    rows = plain[plain["metric"].isin(lanes.NEEDED)]
+    if rows.empty:
+        return None
+    found = waits.of_case(loaded, Case(*rows.iloc[0][list(CASE)]))
+    if found is None or found.spans.empty:
+        return None
+    launch, program = found.spans.iloc[0][["launch", "program"]]
+    spans = waits.program(found.spans, launch, program)
+    drawn = partial(draw_lanes, spans, waits.arrows(spans))
+    listed = lanes.listed(found.spans[found.spans["launch"] == launch])
+    return Part("Inside", lanes.sentence(found, launch).line, (drawn,), Table(listed, lanes.LINES))
 
 
 def _curves(row: dict[str, Any], target: str) -> Iterable[MakeFigure]:

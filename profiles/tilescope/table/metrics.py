@@ -113,6 +113,11 @@ _ALL = (
     Metric("lane_conversion_share", "share of the warps' time in layout conversions", "ratio"),
     Metric("lane_barrier_share", "share of the warps' time at barriers of the block", "ratio"),
     Metric("lane_tile_wait_share", "share of a loop of products in which warps wait for tiles", "ratio"),
+    Metric(
+        "lane_load_wait_share",
+        "share of a loop of products in loads that are not asynchronous, and in their first use",
+        "ratio",
+    ),
     Metric("lane_tile_wait_line", "line of the longest wait for tiles", "count"),
     Metric("lane_epilogue_share", "share of a program's time after its last product", "ratio"),
     Metric("lane_imbalance", "time of the busiest group of warps over the mean of the groups", "ratio"),

@@ -53,6 +53,11 @@ def program(words: np.ndarray, warps: int) -> Program:
     return Program(int(words[1]), int(words[2]), start, end, found, lost)
 
 
+def longest(heads: np.ndarray) -> int:
+    """The most words of records of a warp. ``heads`` are programs' heads with the counts of their warps."""
+    return int(heads[:, HEAD:].max())
+
+
 def times(heads: np.ndarray, at: int) -> np.ndarray:
     """The global nanoseconds at word ``at`` of each head: 4 of the programs' starts, 6 of their ends."""
     found: np.ndarray = heads[:, at].astype(np.int64) | heads[:, at + 1].astype(np.int64) << 32

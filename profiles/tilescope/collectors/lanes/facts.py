@@ -77,8 +77,10 @@ def _of_products(own: pd.DataFrame) -> dict[str, float]:
     took = loop["end"] - loop["start"]
     found: dict[str, float] = {}
     if len(loop) and steps.median() >= _STEPS:
-        tiles = loop["awaits"].str.contains("TMA load|asynchronous copy|^load", regex=True) | (loop["name"] == "load")
+        loads = loop["awaits"].str.startswith("load") | (loop["name"] == "load")
+        tiles = loads | loop["awaits"].str.contains("TMA load|asynchronous copy", regex=True)
         found["lane_tile_wait_share"] = took[tiles].sum() / took.sum()
+        found["lane_load_wait_share"] = took[loads].sum() / took.sum()
         by_line = took[tiles].groupby(loop.loc[tiles, "line"]).sum()
         if len(by_line) and by_line.max() > 0:
             found["lane_tile_wait_line"] = by_line.idxmax()

@@ -20,26 +20,39 @@ from triton.backends.nvidia.compiler import CUDABackend
 from triton.backends.nvidia.driver import CudaLauncher
 from triton.runtime import _allocation
 
-from tilescope.collectors.lanes import records
+from tilescope.collectors.lanes import buffer, records, sampling
 from tilescope.execution import stage_hooks
 
-#: Bytes of records a warp, powers of two, and the most bytes of all programs, whose places Proton counts in 32 bits.
-_ROOM, _LEAST, _MOST = 1 << 19, 256, 1 << 30
+#: Bytes of records a warp, powers of two: those to begin with, the most and the least.
+ROOM, _LARGEST, _LEAST = 1 << 14, 1 << 19, 1 << 8
+#: The most bytes of records of all programs of a launch, whose places Proton counts in 32 bits.
+_MOST = 1 << 30
 #: Triton rounds the warps of a program with partitions up to a multiple.
 _GROUP = 4
 _ALIGNMENT = 128
 
 
+class TooLarge(Exception):
+    """The records of a launch do not fit. ``room`` is what would fit."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__(f"{room} bytes a warp would fit")
+        self.room = room
+
+
 @dataclass
 class Launched:
-    """A launch with records: its kernel's name, its grid, its warps, the recorded operations by scope's number, and the buffer."""
+    """A launch with records: its kernel, its grid, its warps, and the recorded operations by scope's number.
+
+    ``buffer`` has ``size`` bytes for each program.
+    """
 
     function: str
     file: str
     grid: tuple[int, int, int]
     warps: int
     operations: dict[int, records.Operation | str]
-    room: int
+    size: int
     buffer: Any = None
 
 
@@ -48,7 +61,7 @@ class Recording:
     """What was compiled with records, by the compilation's hash, and launched."""
 
     kinds: Collection[str]
-    programs: int = 1
+    room: int = ROOM
     compiled: dict[str, records.Recorded] = field(default_factory=dict)
     scopes: dict[str, dict[int, str]] = field(default_factory=dict)
     launches: list[Launched] = field(default_factory=list)
@@ -79,13 +92,13 @@ class _Passes:
 
 
 @contextlib.contextmanager
-def recording(kinds: Collection[str], programs: int = 1) -> Iterator[Recording]:
+def recording(kinds: Collection[str], room: int = ROOM) -> Iterator[Recording]:
     """While active, kernels are compiled with records of these kinds, and launches of them are kept.
 
-    ``programs`` are those of the largest launch. Triton's caches on disk stay as they are. Raises NotRecordable where a kernel is
-    compiled that cannot get records.
+    A warp has ``room`` bytes for its records. Triton's caches on disk stay as they are. While active, a compilation raises NotRecordable
+    where the kernel cannot get records, and a launch raises NotRecordable or TooLarge where its records do not fit.
     """
-    made = Recording(kinds, programs)
+    made = Recording(kinds, room)
     instrumentation = _Passes(made)
 
     def hook(_backend: Any, stages: dict[str, Any], _options: Any, _language: Any, _capability: int) -> None:
@@ -108,7 +121,7 @@ def recording(kinds: Collection[str], programs: int = 1) -> Iterator[Recording]:
     ):
         knobs.cache.dir = folder
         # The text is part of the keys of Triton's caches and of the library's own.
-        knobs.compilation.instrumentation_mode = f"tilescope-lanes-{'-'.join(sorted(kinds))}"
+        knobs.compilation.instrumentation_mode = f"tilescope-lanes-{room}-{'-'.join(sorted(kinds))}"
         yield made
 
 
@@ -128,17 +141,15 @@ def _with_records(module: Any, key: str, made: Recording, instrumentation: _Pass
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "recorded.ttgir")
         file.write_text(found.text)
-        parsed = ir.parse_mlir_module(str(file), context)
+        try:
+            parsed = ir.parse_mlir_module(str(file), context)
+        except RuntimeError as error:
+            raise records.NotRecordable("Triton cannot read the kernel's code with records") from error
     parsed.context = context
     made.compiled[key] = found
     made.scopes[key] = dict(proton.get_scope_id_names(parsed))
     warps = -(-found.warps // _GROUP) * _GROUP if found.partitions else found.warps
-    room = min(_ROOM, _MOST // (made.programs * warps))
-    if room < _LEAST:
-        raise records.NotRecordable(
-            f"records of {made.programs} programs do not fit in memory: profile a smaller problem"
-        )
-    instrumentation.room = (1 << room.bit_length() - 1) * warps
+    instrumentation.room = made.room * warps
     return parsed
 
 
@@ -164,6 +175,8 @@ def _launcher(made: Recording) -> Iterator[None]:
         return call(launcher, x, y, z, *args)
 
     def allocate(size: int, _alignment: int, _stream: int | None) -> Any:
+        if size > _MOST:
+            raise TooLarge(_fitting(made.launches[-1], size, made.room))
         buffer = torch.empty(size, dtype=torch.uint8, device="cuda")
         made.launches[-1].buffer = buffer
         return buffer
@@ -175,6 +188,25 @@ def _launcher(made: Recording) -> Iterator[None]:
             yield
     finally:
         _allocation.set_profile_allocator(before)
+
+
+def _fitting(launched: Launched, size: int, room: int) -> int:
+    """The most bytes a warp with which the records of a launch fit, which need ``size`` bytes with ``room``."""
+    fit = room
+    while size > _MOST and fit > _LEAST:
+        fit, size = fit // 2, size // 2
+    if size > _MOST:
+        x, y, z = launched.grid
+        raise records.NotRecordable(
+            f"records of {x * y * z:,} programs do not fit in memory: profile a smaller problem"
+        )
+    return fit
+
+
+def room_of(launches: list[Launched]) -> int:
+    """The bytes a warp, a power of two, that hold all records of these launches."""
+    needed = max(buffer.longest(sampling.heads(launched)) for launched in launches) * 4
+    return min(_LARGEST, 1 << max(0, needed - 1).bit_length())
 
 
 @contextlib.contextmanager

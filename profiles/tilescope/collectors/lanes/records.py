@@ -49,6 +49,8 @@ _RECORDED = {
     "tt.atomic_cas": (ACCESS, "atomic operation"),
     "ttg.local_load": (ACCESS, "read of shared memory"),
     "ttg.local_store": (ACCESS, "write to shared memory"),
+    # Of values; without any it only reserves memory.
+    "ttg.local_alloc": (ACCESS, "write to shared memory"),
     "ttg.convert_layout": (CONVERSION, "layout conversion"),
     "tt.reduce": (REDUCTION, "reduction"),
     "tt.scan": (REDUCTION, "scan"),
@@ -208,7 +210,7 @@ class _Walk:
         known = _RECORDED.get(found[3]) if found else None
         values = _VALUE.findall(found[4] if found else bare.partition("=")[2])
         used = sorted({self._loaded.pop(value) for value in values if value in self._loaded})
-        if not found or known is None:
+        if not found or known is None or (found[3] == "ttg.local_alloc" and not values):
             if self._last is not None:
                 self._last.then_uses += used
             yield line

@@ -42,7 +42,12 @@ def spans(trace: Mapping[str, Any]) -> pd.DataFrame:
     told = trace["tilescope"]["launches"]
     rows = [row for (launch, program, warp), events in sorted(lanes.items())
             for row in _lane(told[launch], launch, program, warp, events)]  # fmt: skip
-    return pd.DataFrame(rows, columns=COLUMNS)
+    return frame(rows)
+
+
+def frame(rows: Iterable[tuple[Any, ...]]) -> pd.DataFrame:
+    """A frame of spans, which have a value for each of ``COLUMNS``."""
+    return pd.DataFrame(list(rows), columns=COLUMNS)
 
 
 def _lane(

@@ -12,6 +12,7 @@ from tilescope.models.advice.subject import LaunchValues, Subject
 SHARE = 0.25
 #: With products in flight for this share of the time, waits of single warps cost little.
 _BUSY = 0.75
+_NO_BARRIER = "Take barriers out of the loop: tl's own operations need no tl.debug_barrier, and Triton does not pipeline a loop that has one."
 #: The least ratio between the busiest group of warps and the mean.
 _UNEVEN = 1.3
 
@@ -42,6 +43,13 @@ def _tiles(subject: Subject, launch: LaunchValues) -> Iterator[Finding]:
     """Warps wait for the tiles of each step, while few products are in flight."""
     share, flying = _value(launch, "lane_tile_wait_share"), _value(launch, "lane_product_share")
     if share < SHARE or flying >= _BUSY:
+        return
+    if _value(launch, "lane_barrier_share") > 0 and _value(launch, "lane_load_wait_share") > share / 2:
+        yield _found(
+            subject, launch, "block-barriers",
+            f"A barrier in the loop of products keeps its loads from running ahead: warps wait {share * 100:.0f} % of the loop for them",
+            _NO_BARRIER, share, "lane_tile_wait_share", "lane_load_wait_share", "lane_barrier_share",
+        )  # fmt: skip
         return
     line, free = _value(launch, "lane_tile_wait_line"), launch.get("lane_free_wait_share", "lanes")
     place = f" at line {line:.0f}" if line else ""
@@ -95,7 +103,7 @@ def _barriers(subject: Subject, launch: LaunchValues) -> Iterator[Finding]:
     if share >= SHARE:
         yield _found(
             subject, launch, "block-barriers", f"Warps spend {share * 100:.0f} % of their time at barriers of the block",
-            "Take barriers out of the loop: tl.debug_barrier is not needed for tl's own operations.",
+            _NO_BARRIER,
             share, "lane_barrier_share",
         )  # fmt: skip
 

@@ -1,0 +1,145 @@
+"""Advice from lanes: each rule fires on its fault, and not on what looks alike."""
+
+from pathlib import Path
+
+import pytest
+from tilescope.collectors.lanes import collector, facts, records, trace
+from tilescope.execution import execute
+from tilescope.hardware import device
+from tilescope.models import advice
+from tilescope.table import schema
+from tilescope.table.case import Case
+
+from . import lane_faults
+from .made_up import GPU, MB, cost, values
+
+CASE = Case("mm", "triton", "forward", "1000x1000x1000-fp16")
+OURS = {
+    "shallow-pipeline",
+    "starved-products",
+    "epilogue-alone",
+    "uneven-warps",
+    "block-barriers",
+    "layout-conversions",
+}
+#: A loop of products that waits for its tiles, and one that does not.
+WAITS = {"lane_tile_wait_share": 0.5, "lane_tile_wait_line": 34, "lane_product_share": 0.3}
+EPILOGUE = {"lane_epilogue_share": 0.4, "lane_programs_per_sm": 1}
+
+
+def found(known, moved=100 * MB):
+    """The rules on lanes that fire on a launch of 400 us with these metrics, which moves so many bytes."""
+    measured = {"gpu_time@torch_profiler": 400e-6, "dram_bytes_read@ncu": moved, "dram_bytes_written@ncu": 50 * MB}
+    rows = [*cost(CASE), *values({f"{name}@lanes": value for name, value in known.items()} | measured, 0, CASE)]
+    return {one.rule: one for one in advice.findings(schema.frame(rows), GPU) if one.rule in OURS}
+
+
+@pytest.mark.parametrize(
+    ("known", "rule", "said"),
+    [
+        (WAITS, "shallow-pipeline", "wait 50 % of the loop of products for its tiles at line 34"),
+        (WAITS | {"lane_free_wait_share": 0.6}, "shallow-pipeline", "too shallow"),
+        (WAITS | {"lane_free_wait_share": 0.05}, "starved-products", "never ahead"),
+        (
+            WAITS | {"lane_load_wait_share": 0.5, "lane_barrier_share": 0.01},
+            "block-barriers",
+            "keeps its loads from running",
+        ),
+        # The tiles come by asynchronous copies, which a barrier does not keep.
+        (WAITS | {"lane_load_wait_share": 0.0, "lane_barrier_share": 0.01}, "shallow-pipeline", "too shallow"),
+        (EPILOGUE, "epilogue-alone", "40 % of a program comes after its last product"),
+        ({"lane_imbalance": 1.5}, "uneven-warps", "1.5x as long"),
+        ({"lane_barrier_share": 0.3}, "block-barriers", "30 % of their time at barriers"),
+        ({"lane_conversion_share": 0.3}, "layout-conversions", "30 % of their time in layout"),
+    ],
+)
+def test_a_loss_is_named_with_its_bound(known, rule, said):
+    findings = found(known | {"lanes_slowdown": 1.1})
+    assert set(findings) == {rule}
+    assert said in findings[rule].title
+    assert findings[rule].bound.ratio > 1
+    assert "lanes_slowdown" in {value.metric for value in findings[rule].evidence}
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        # Warps wait in turn while the tensor cores stay busy.
+        WAITS | {"lane_product_share": 0.9},
+        WAITS | {"lane_tile_wait_share": 0.1},
+        # Another program computes meanwhile.
+        EPILOGUE | {"lane_programs_per_sm": 2},
+        {"lane_imbalance": 1.05, "lane_barrier_share": 0.05, "lane_conversion_share": 0.1, "lane_wait_share": 0.9},
+    ],
+)
+def test_what_looks_alike_is_silent(known):
+    assert not found(known)
+
+
+def test_at_the_roof_waits_are_silent():
+    assert not found(WAITS | EPILOGUE, moved=340 * MB)
+
+
+def _lane(warp, *spans, group="", program=0):
+    """Spans of a lane one after the other: a kind, a name, what it waits for, and its length."""
+    rows, at = [], 0.0
+    for kind, name, awaits, length in spans:
+        rows.append((0, "k", program, warp, group, kind, name, 7, 0, awaits, "", False, 0, at, at + length))
+        at += length
+    return rows
+
+
+PRODUCT = (records.PRODUCT, "product", "", 1.0)
+DONE = (records.WAIT, "wait for products", "product of line 7", 1.0)
+TILE = (records.WAIT, "wait for copies", "asynchronous copy of line 7", 6.0)
+
+
+def _facts(*lanes):
+    return facts.of_launch(trace.frame([row for lane in lanes for row in lane]))
+
+
+def test_only_waits_within_the_loop_count():
+    steps = [TILE, PRODUCT, DONE] * 6
+    assert _facts(_lane(0, *steps))["lane_tile_wait_share"] == pytest.approx(30 / 41)
+    # The first tile of a loop has nothing to hide behind, and three products are no loop.
+    assert _facts(_lane(0, TILE, *[PRODUCT, DONE] * 6))["lane_tile_wait_share"] == 0
+    assert "lane_tile_wait_share" not in _facts(_lane(0, *steps[:9]))
+
+
+def test_groups_of_warps_are_compared_by_their_work():
+    wait = (records.WAIT, "wait on barrier", "arrive at barrier", 40.0)
+    long, short = [PRODUCT, (trace.ARITHMETIC, "after product", "", 9.0)] * 4, [PRODUCT] * 4
+    found = _facts(_lane(0, *long, group="default warps"), _lane(4, *short, wait, group="partition0"))
+    assert found["lane_imbalance"] == pytest.approx(40 / 22)
+    assert _facts(_lane(0, *short), _lane(1, *short, wait)).get("lane_imbalance") is None
+
+
+def test_a_copying_warp_waits_for_places():
+    free = (records.WAIT, "wait on barrier", "arrive at barrier of line 9", 3.0)
+    copies = [(records.COPY, "TMA load", "", 1.0), free] * 4
+    found = _facts(_lane(0, *[TILE, PRODUCT, DONE] * 4, group="default warps"), _lane(4, *copies, group="partition0"))
+    assert found["lane_free_wait_share"] == pytest.approx(0.75)
+
+
+def test_epilogue_is_what_follows_the_last_product():
+    store = (records.ACCESS, "store", "", 8.0)
+    assert _facts(_lane(0, *[PRODUCT] * 8, store))["lane_epilogue_share"] == pytest.approx(0.5)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(device.unavailable() is not None, reason=str(device.unavailable()))
+@pytest.mark.parametrize("name", lane_faults.RULES)
+def test_seeded_faults_are_named_and_their_twins_are_not(name, tmp_path):
+    spec = execute.load_spec(f"{Path(lane_faults.__file__)}:{name}")
+    said = {}
+    for impl in ("fault", "twin"):
+        case = Case(spec.name, impl, "forward", spec.workloads[0].id)
+        artefact = tmp_path / f"{impl}{collector.SUFFIX}"
+        collector.capture(case, spec, artefact, {})
+        rows = collector.parse(artefact, case)
+        time = trace.load(artefact)["tilescope"]["launches"][0]["plain"]
+        timed = case.row("gpu_time", time, "torch_profiler", launch=0, function="product_kernel", sample=0)
+        frame = schema.frame([*rows.to_dict("records"), timed])
+        said[impl] = {one.rule for one in advice.findings(frame, device.detect())} & OURS
+    assert lane_faults.RULES[name] in said["fault"]
+    assert not said["twin"]
