@@ -13,19 +13,20 @@ generate.write(HERE / "reference")
 project = "Tilescope"
 author = "Tilescope maintainers"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
-exclude_patterns = ["_build", "upstream.md"]
+exclude_patterns = ["reference/library.md", "_build", "upstream.md"]
 myst_heading_anchors = 3
 myst_links_external_new_tab = False
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
-nitpicky = False
+smartquotes = False  # they make one dash of an option's two
 suppress_warnings = ["myst.xref_missing"]  # links to folders of the repository; tests/test_docs.py checks each
 
 html_theme = "furo"
 html_title = "Tilescope"
 html_static_path = ["pictures"]
 html_copy_source = False
-html_show_sphinx = False
+html_show_search_summary = False  # its texts are fetched, which a folder refuses
+html_show_sphinx = html_show_copyright = False
 html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#0072B2", "color-brand-content": "#0072B2"},
     "dark_css_variables": {"color-brand-primary": "#56B4E9", "color-brand-content": "#56B4E9"},

@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tilescope import cli
-from tilescope.models import advice, documents, json_documents
+from tilescope.models import advice, documents, json_documents, recorded_claims
+from tilescope.runs import store
 from tilescope.table import metrics
+from tilescope_dashboard.report.content import Table
+from tilescope_dashboard.topics import home
 
 #: The compute capability whose counters are named.
 _CHIP = "9.0"
@@ -25,6 +28,7 @@ def commands() -> str:
     for name, parser in group.choices.items():
         said = " ".join((parser.description or "").split())
         usage = f"tilescope {name} " + " ".join(parser.format_usage().split()).partition(f" {name} ")[2]
+        usage = "\n".join(textwrap.wrap(usage, 80, subsequent_indent="    ", break_on_hyphens=False))
         pages += [f"## tilescope {name}", said[:1].upper() + said[1:] + ".", f"```\n{usage}\n```"]
         rows = [
             (
@@ -106,6 +110,15 @@ def schemas() -> str:
     return "\n\n".join(pages) + "\n"
 
 
+def library() -> str:
+    """The library's kernels as they were recorded, each with its page of the gallery."""
+    rows, _ = recorded_claims.every()
+    shown = Table(home.kernels(rows, store.list_runs([store.recorded_dir()]), {}), home.COLUMNS[:6])
+    cells = shown.cells(len(shown.rows))
+    linked = [(f'<a href="gallery/{name}.html">{name}</a>', *others) for name, *others in cells]
+    return f"# Recorded\n\n{table([column.title for column in shown.columns], linked)}\n"
+
+
 def table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """A Markdown table."""
     head = list(titles)
@@ -120,6 +133,7 @@ def table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 #: The pages by their names.
 PAGES: dict[str, Callable[[], str]] = {
     "commands": commands, "metrics": metric_table, "findings": findings, "json": schemas,
+    "library": library,
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from tilescope.table import metrics
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 #: Pages that are made from the code, and those that hold another file.
-MADE = ("commands.md", "metrics.md", "findings.md", "json.md")
+MADE = ("commands.md", "metrics.md", "findings.md", "json.md", "library.md")
 PAGES = [ROOT / "README.md", *(page for page in sorted(DOCS.rglob("*.md")) if page.name not in MADE)]
 _BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>[^>]*) -->\n)?^```(?P<kind>[^\n]*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE

@@ -117,6 +117,22 @@ def test_a_change_is_told_from_noise(rows: pd.DataFrame) -> None:
     assert all(7 in data["size"] for data in points(plot))
 
 
+def test_history_names_steps_and_no_noise(rows: pd.DataFrame) -> None:
+    """Nights of which the second is slower: it is named with its commit. Nights within the noise are not."""
+
+    def nights(*factors: float) -> str:
+        names = ("gpu_time", "gpu_time_low", "gpu_time_high")
+        runs = [
+            rows.assign(run_id=f"r{n}", started=f"2026-02-0{n + 1} 03:04", revision=f"{n}bcdef0123", **{name: factor * rows[name] for name in names})
+            for n, factor in enumerate(factors)
+        ]  # fmt: skip
+        return history.sentence("softmax", history.history(pd.concat(runs, ignore_index=True), LARGE), LARGE).text
+
+    assert "Earlier steps beyond the noise: 2× on 2026-02-02 at 1bcdef0." in nights(1, 2, 2.001, 2)
+    assert "0.5× on 2026-02-03 at 2bcdef0" in nights(1, 2, 1, 1)
+    assert "step" not in nights(1, 1.001, 0.999, 1) and "step" not in nights(1, 2)
+
+
 def test_two_runs_of_one_minute_are_two_places(rows: pd.DataFrame) -> None:
     past = history.history(pd.concat([rows, rows.assign(run_id="r2")], ignore_index=True), LARGE)
     assert len(set(history_figure.history(past, LIGHT).x_range.factors)) == 2

@@ -20,6 +20,8 @@ COLUMNS = (
 _READING = "Only runs on this GPU. A bar is the 5 to 95 % range over repetitions. A small mark is the fastest config of a sweep."
 _ONCE = "Profile it again after a change: the next run stands beside this one."
 _APART = "No two of them timed the same implementation and config, so there is nothing to compare."
+#: The most steps that the sentence names.
+_STEPS = 4
 
 
 def history(rows: pd.DataFrame, case: KernelCase | None) -> pd.DataFrame:
@@ -47,10 +49,21 @@ def sentence(kernel: str, rows: pd.DataFrame, case: KernelCase | None) -> Senten
     if len(own) < 2:
         timed = f"{case.impl} on {where}" if len(own) else where
         return Sentence(f"{several(runs, 'run')} timed {timed}", f"{_ONCE if runs == 1 else _APART} {_READING}")
-    last, before = own.iloc[-1], own.iloc[-2]
-    apart = last["gpu_time_low"] > before["gpu_time_high"] or last["gpu_time_high"] < before["gpu_time_low"]
+    last, stepped = own.iloc[-1], _stepped(own)
+    apart = bool(stepped.iloc[-1])
     noise = "more than the noise" if apart else "within the noise"
     title = f"{case.impl} takes {write(last['gpu_time'], 'second')}, {times(last['change'])} the time of the run before ({noise})"
     ranges = "do not overlap" if apart else "overlap"
     said = f"{where}, {len(own)} runs. The ranges of the last two {ranges}. Runs also differ in clocks and temperature."
-    return Sentence(title, f"{said} {_READING}")
+    earlier = [
+        f"{times(row.change)} on {row.started[:10]}" + (f" at {row.revision[:7]}" if row.revision else "")
+        for row in own[:-1][stepped[:-1]].itertuples()
+    ]
+    steps = f" Earlier steps beyond the noise: {', '.join(earlier[-_STEPS:])}." if earlier else ""
+    return Sentence(title, f"{said}{steps} {_READING}")
+
+
+def _stepped(rows: pd.DataFrame) -> pd.Series:
+    """Whether each row's range of times lies apart from that of the row before."""
+    before = rows.shift()
+    return (rows["gpu_time_low"] > before["gpu_time_high"]) | (rows["gpu_time_high"] < before["gpu_time_low"])
