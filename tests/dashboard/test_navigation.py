@@ -1,6 +1,7 @@
 """Views are made in spare time, and one is seen at a time."""
 
 import time
+import types
 from typing import Any
 
 import panel_material_ui as pmui
@@ -25,10 +26,10 @@ from .conftest import RUN, looked_at
 class Clock:
     """A document of a session, whose timeouts are called by hand, and the time."""
 
-    session_context = object()
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.waiting = 100.0, []
+        session = types.SimpleNamespace(connection_count=1)
+        self.session_context = types.SimpleNamespace(session=session)
         monkeypatch.setattr(scheduling.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(scheduling.pn.state.__class__, "curdoc", property(lambda _: self))
 
@@ -107,6 +108,17 @@ def test_server_only_work_runs_while_the_browser_draws(monkeypatch: pytest.Monke
     clock.turn(late=1.0)
     pauses = [clock.turn(late=1.0) for _ in range(4)]
     assert len(done) == 2 and pauses == sorted(pauses) and pauses[-1] > 0.2
+
+
+def test_page_that_was_left_builds_no_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, done = Clock(monkeypatch), []
+    IdleWork(lambda: bool(done.append(1) or True)).start()
+    clock.session_context.session.connection_count = 0
+    assert [clock.turn() for _ in range(6)][-1] == 10.0 and not done
+    # The connection was lost and came back.
+    clock.session_context.session.connection_count = 1
+    clock.turn()
+    assert len(done) == 1
 
 
 def test_without_a_session_nothing_waits() -> None:

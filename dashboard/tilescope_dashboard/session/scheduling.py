@@ -115,7 +115,7 @@ _FIRST, _LONGEST, _LATE = 1.0, 10.0, 0.1
 class IdleWork:
     """Calls ``step`` at the session's ticks until it returns False, ``pause`` seconds apart; without a session never.
 
-    Pauses grow while the server is busy. Where there is ``drawn``, a step follows only once the browser has drawn the result of the
+    Pauses grow while the server is busy, and while no browser is connected: who left a page does not come back to it. Where there is ``drawn``, a step follows only once the browser has drawn the result of the
     last one (``drawn`` calls its argument then), as a click would wait behind it. Short pauses are for work on the server alone
     while the browser draws the page: it begins at once.
     """
@@ -135,8 +135,12 @@ class IdleWork:
         self._due = time.monotonic() + self._pause
         self._doc.add_timeout_callback(self._turn, int(1000 * self._pause))
 
+    def _looked_at(self) -> bool:
+        session = getattr(self._doc.session_context, "session", None)
+        return session is None or bool(session.connection_count)
+
     def _turn(self) -> None:
-        busy = time.monotonic() - self._due > _LATE or stepping()
+        busy = time.monotonic() - self._due > _LATE or stepping() or not self._looked_at()
         self._pause = min(2 * self._pause, _LONGEST) if busy else self._usual
         if busy:
             self._wait()

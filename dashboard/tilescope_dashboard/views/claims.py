@@ -50,6 +50,7 @@ class Claims(View):
     def _show(self, asked: Sequence[Path]) -> None:
         self._rows = best_claims(written(asked))
         where = dict.fromkeys(line for folder in asked for line in claimed(folder)[1].splitlines())
+        self.body.visible = True
         self.say(topic.sentence(self._rows), html_text.more("with these versions", where) if len(self._rows) else "")
         self._draw()
 
