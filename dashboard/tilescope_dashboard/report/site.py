@@ -13,13 +13,16 @@ from tilescope.runs.store import LoadedRun, Summary
 from tilescope.table.units import several
 
 from tilescope_dashboard.data import best_run, measurements, run_cache
+from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.figures.history import history as draw_history
 from tilescope_dashboard.figures.sizes import Frame
 from tilescope_dashboard.figures.sizes import sizes as draw_sizes
 from tilescope_dashboard.report import html
-from tilescope_dashboard.report.content import Part, RunPart, Table
+from tilescope_dashboard.report.content import KernelPart, Part, RunPart, Table
 from tilescope_dashboard.report.runs import run_part
 from tilescope_dashboard.topics import history, home, sizes
+
+_VERDICT = Column("verdict", "verdict")
 
 
 def write(out: Path, runs: Sequence[Summary], kernels: Sequence[str], title: str, say: Callable[[str], None]) -> int:
@@ -27,13 +30,13 @@ def write(out: Path, runs: Sequence[Summary], kernels: Sequence[str], title: str
     out.mkdir(parents=True, exist_ok=True)
     scripts = html.scripts_of_figures()
     pages = {name: f"{_file_name(name, number)}.html" for number, name in enumerate(kernels)}
-    written, abouts = {**scripts, "site.js": html.script("site.js")}, {}
+    written, parts = {**scripts, "site.js": html.script("site.js")}, {}
     for number, name in enumerate(kernels, 1):
         say(f"[{number}/{len(kernels)}] {name}")
         part = _of_kernel(tuple(runs), name)
-        abouts[name] = part.kernels[0].about
-        written[pages[name]] = html.site_page("site_kernel.html", name, scripts, part=part, kernel=part.kernels[0])
-    written["index.html"] = _index(runs, pages, abouts, title)
+        parts[name] = part.kernels[0]
+        written[pages[name]] = html.site_page("site_kernel.html", name, scripts, part=part, kernel=parts[name])
+    written["index.html"] = _index(runs, pages, parts, title)
     return sum((out / name).write_bytes(text.encode()) for name, text in written.items())
 
 
@@ -75,16 +78,20 @@ def _over_runs(runs: tuple[Summary, ...], loaded: LoadedRun, name: str) -> Itera
         yield Part("History", said, (partial(draw_history, own),), Table(rows, history.COLUMNS), wide=True)
 
 
-def _index(runs: Sequence[Summary], pages: dict[str, str], abouts: dict[str, str], title: str) -> str:
+def _index(runs: Sequence[Summary], pages: dict[str, str], parts: dict[str, KernelPart], title: str) -> str:
     measured = [summary.path for summary in reversed(runs) if summary.measured]
     known = run_cache.best_claims(run_cache.written(measured))
     rows = home.kernels(known, runs, _families(runs))
     rows = rows[rows["kernel"].isin(pages)].reset_index(drop=True)
+    # Where nothing was measured against a roof, what the compiler and the interpreter say stands for it.
+    said = () if rows["of_roof"].notna().any() else (_VERDICT,)
+    rows = rows.assign(verdict=[parts[name].reached.title for name in rows["kernel"]])
+    known_of = [column for column in home.COLUMNS if rows[column.name].replace("", None).notna().any()]
     days = sorted(summary.started[:10] for summary in runs)
     devices = ", ".join(dict.fromkeys(filter(None, (summary.device for summary in runs))))
     return html.site_page(
         "site_index.html", title, ["site.js"], sentence=home.sentence(rows), stats=home.stats(rows, claims.verdicts(known)),
-        table=Table(rows, home.COLUMNS), pages=pages, abouts=abouts,
+        table=Table(rows, (*known_of, *said)), pages=pages, abouts={name: part.about for name, part in parts.items()},
         about=f"From {several(len(runs), 'run')} on {devices}, {' to '.join(dict.fromkeys((days[0], days[-1])))}.",
     )  # fmt: skip
 

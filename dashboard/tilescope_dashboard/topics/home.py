@@ -126,7 +126,9 @@ def sentence(rows: pd.DataFrame) -> Sentence:
         parts += [f"{counts['']} not compared"] if counts.get("", 0) else []
     kernels = several(len(rows), "kernel")
     title = f"Of {kernels}, {', '.join(parts)}" if parts else kernels
-    text = "Speedups are at the largest forward size, by GPU time. Click a kernel to open its page."
+    text = "Click a kernel to open its page."
+    if rows["quickest"].notna().any():
+        text = f"Speedups are at the largest forward size, by GPU time. {text}"
     return Sentence(title, text if len(rows) else "No kernel is known here yet.")
 
 

@@ -42,10 +42,9 @@ IN_FULL = (
     Column("chosen", "chosen config"), _WHY,
 )  # fmt: skip
 #: Legend of the figure's line and marks.
-READING = (
-    "The dashed line is the floor: the time that the algorithm's bytes or operations need at the device's roofs. "
-    "Click a row to choose its case for every view."
-)
+READING = "The dashed line is the floor: the time that the algorithm's bytes or operations need at the device's roofs."
+#: What a row of the app's table does.
+CHOOSING = "Click a row to choose its case for every view."
 NOTHING = "This run has no data on it."
 
 

@@ -50,7 +50,7 @@ class Overview(View):
             self.table.fill(cases)
             self._list_runs()
         self.table.choose(self._place())
-        self.say(Sentence(several(len(cases), "case") + " in this run", topic.READING))
+        self.say(Sentence(several(len(cases), "case") + " in this run", f"{topic.READING} {topic.CHOOSING}"))
         if anew or self._look != state.look:
             self._look = state.look
             self.chart.object = overview(cases, state.look)
