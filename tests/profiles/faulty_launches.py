@@ -342,6 +342,59 @@ def compacted_kernel(x_ptr, out_ptr, count_ptr, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def scattered_kernel(x_ptr, place_ptr, out_ptr, EQUAL: tl.constexpr, BLOCK: tl.constexpr):
+    """Lanes of a store share addresses. Equal values are right."""
+    at = tl.arange(0, BLOCK)
+    place = tl.load(place_ptr + at)
+    tl.store(out_ptr + place, tl.load((x_ptr + place) if EQUAL else (x_ptr + at)))  # a store of lanes
+
+
+@triton.jit
+def histogram_kernel(place_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    bin_ptr = out_ptr + tl.load(place_ptr + at, mask=at < n, other=0)
+    count = tl.load(bin_ptr, mask=at < n)
+    tl.store(bin_ptr, count + 1, mask=at < n)  # a store of lanes
+
+
+@triton.jit
+def broadcast_update_kernel(x_ptr, out_ptr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Each row is updated by all of its lanes, which store the same."""
+    row, column = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None]
+    total = tl.sum(tl.load(x_ptr + row * COLUMNS + column), 1, keep_dims=True)
+    at = out_ptr + row + column * 0
+    tl.store(at, tl.load(at) + total)
+
+
+@triton.jit
+def rearranged_kernel(  # noqa: PLR0917
+    x_ptr, out_ptr, n, WAY: tl.constexpr, OTHER: tl.constexpr, BLOCK: tl.constexpr
+):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n)  # without other
+    if OTHER:
+        x = tl.where(at < n, x, float("inf"))
+    if WAY == "sort":
+        tl.store(out_ptr + at, tl.sort(x), mask=at < n)
+    elif WAY == "topk":
+        tl.store(out_ptr + tl.arange(0, 8), tl.topk(x, 8))
+    elif WAY == "histogram":
+        tl.store(out_ptr + tl.arange(0, 8), tl.histogram(x.to(tl.int32), 8).to(tl.float32))
+    elif WAY == "interleave":
+        tl.store(out_ptr, tl.sum(tl.interleave(x, x), axis=0))
+    elif WAY == "rows":
+        tl.store(out_ptr + tl.arange(0, BLOCK // 8), tl.max(tl.reshape(x, (BLOCK // 8, 8)), axis=1))
+    elif WAY == "columns":
+        tl.store(out_ptr + tl.arange(0, 8), tl.max(tl.reshape(x, (BLOCK // 8, 8)), axis=0))
+    elif WAY == "atomic":
+        tl.atomic_add(out_ptr + at * 0, x)
+    elif WAY == "masked atomic":
+        tl.atomic_add(out_ptr + at * 0, x, mask=at < n)
+    else:
+        tl.store(out_ptr + at, tl.flip(x, 0), mask=at >= BLOCK - n)
+
+
+@triton.jit
 def scanned_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + at, mask=at < n)  # without other

@@ -60,7 +60,33 @@ def test_race_names_line_bytes_and_programs(name):
     assert f"line {line_of('a race', kernel)}: " in said and who in said and what in said
 
 
+PLACES = [*range(100), *range(28)]
+
+
+def scattered(*, equal: bool) -> None:
+    at = torch.tensor(PLACES, device="cuda", dtype=torch.int32)
+    faulty.scattered_kernel[(1,)](numbers(128), at, cells(100), EQUAL=equal, BLOCK=128)
+
+
+def counted(places: list[int]) -> None:
+    at = torch.tensor(places, device="cuda", dtype=torch.int32)
+    faulty.histogram_kernel[(1,)](at, cells(100), len(places), BLOCK=128)
+
+
+@pytest.mark.parametrize(("launch", "what"), [
+    (lambda: scattered(equal=False), "store different values to the same 112 bytes of out_ptr"),
+    (lambda: counted(PLACES), "update the same 112 bytes of out_ptr"),
+])  # fmt: skip
+def test_lanes_of_one_store_that_share_addresses_are_a_fault(launch, what):
+    (said,) = told(launch)
+    kernel = getattr(faulty, said.partition(",")[0])
+    assert f"line {line_of('a store of lanes', kernel)}: lanes of one store, in 1 program, {what}" in said
+
+
 CORRECT = {
+    "equal values of lanes": lambda: scattered(equal=True),
+    "lanes of other bins": lambda: counted(list(range(100))),
+    "an update by equal lanes": lambda: faulty.broadcast_update_kernel[(1,)](numbers(8, 4), cells(8), 8, 4),
     "atomics": lambda: faulty.atomic_total_kernel[(8,)](numbers(8192), cells(1), 8192, BLOCK=1024),
     "one program": lambda: faulty.total_kernel[(1,)](numbers(1024), cells(1), 1024, BLOCK=1024),
     "equal values": lambda: faulty.flagged_kernel[(4,)](numbers(256), cells(256), cells(2), numbers(1), 64),
@@ -217,7 +243,12 @@ def test_fitting_offset_is_no_fault(name):
     assert compiled(FITTING[name], wrong=True) == []
 
 
+def rearranged(way: str, *, other: bool = False) -> Callable[[], object]:
+    return lambda: faulty.rearranged_kernel[(1,)](shaped(96), shaped(128), 96, way, other, BLOCK=128)
+
+
 DOUBTFUL = {
+    **{way: (rearranged(way), "without other") for way in ("sort", "topk", "histogram", "interleave", "columns", "atomic")},
     "a reduction": (lambda: faulty.row_max_kernel[(64,)](shaped(64, 1000), shaped(64), 1000, BLOCK=1024), "without other"),
     "a loop": (lambda: faulty.added_up_kernel[(1,)](shaped(1000), shaped(1), 1000, BLOCK=256), "without other"),
     "a sum of a scan": (lambda: faulty.scanned_kernel[(1,)](shaped(1000), shaped(1), 1000, BLOCK=1024), "without other"),
@@ -240,6 +271,8 @@ def test_doubtful_code_is_a_warning_with_its_line(name):
 
 
 MEANT = {
+    **{f"{way} of all lanes": rearranged(way, other=True) for way in ("sort", "topk")},
+    **{way: rearranged(way) for way in ("rows", "flip", "masked atomic")},
     "whole rows": lambda: faulty.row_max_kernel[(64,)](shaped(64, 1024), shaped(64), 1024, BLOCK=1024),
     "a value in place of lanes": lambda: faulty.replaced_kernel[(64,)](shaped(64, 1000), shaped(64), 1000, BLOCK=1024),
     "a product with zeros": lambda: faulty.tail_product_kernel[(1,)](shaped(32, 32), shaped(32, 32), 20, "rows", 32),

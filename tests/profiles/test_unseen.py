@@ -100,24 +100,26 @@ def test_note_counts_new_processes():
 
 
 @pytest.mark.parametrize(
-    "given", [["--target", "sm_80"], ["--target=sm_80"], ["1", "--collect", "compiler", "--", "x"]]
-)
-def test_own_option_after_a_script_is_refused(tmp_path, capsys, given):
+    ("given", "what"),
+    [(["--target", "sm_80"], "it"), (["--target=sm_80"], "it"), (["1", "--collect", "compiler", "--", "x"], "it"), (["--targ=sm_80"], "--target")],
+)  # fmt: skip
+def test_own_option_after_a_script_is_refused(tmp_path, capsys, given, what):
     script, ran = tmp_path / "train.py", tmp_path / "ran"
     script.write_text(f"open({str(ran)!r}, 'w').close()\n")
     for start in (["profile", str(script)], [str(script)]):
         assert cli.main([*start, *given]) == 2
         said = capsys.readouterr().err
-        assert f"put it before {script}, or write -- before the script's own options: {script} -- --" in said
+        assert f"put {what} before {script}, or write -- before the script's own options: {script} -- --" in said
     assert not ran.exists()
 
 
 @pytest.mark.parametrize(("given", "seen"), [
     (["--", "--target", "3"], ["--target", "3"]), (["--lr", "3"], ["--lr", "3"]), (["a", "--", "--title"], ["a", "--", "--title"]),
+    *[([word], [word]) for word in ("--run=3", "--rep", "--t")],
 ])  # fmt: skip
 def test_other_words_after_a_script_are_its_own(tmp_path, capsys, given, seen):
     script = tmp_path / "train.py"
-    script.write_text("import sys\nprint(sys.argv[1:])\n")
+    script.write_text("import sys\nprint(sys.argv[1:])\ndef main(run): '--rep'\n")
     assert cli.main(["profile", str(script), *given]) == 2
     told = capsys.readouterr()
     assert told.out.splitlines()[0] == str(seen) and "launched no Triton kernel" in told.err

@@ -8,6 +8,7 @@ from it.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,6 +56,8 @@ class Value:
 _UNKNOWN = Value()
 #: A conversion from a type whose every value fits the 11 significant bits of TF32.
 _NARROW = re.compile(r": (?:tensor<[\dx]+x)?(?:b?f16|f8\w+|i8|i1)>? (?:to|->) (?:tensor<[\dx]+x)?f32\b")
+#: Among the dimensions of lanes without a value: these lanes are at unknown places.
+_ANYWHERE = -1
 
 
 def _elements(tensor: Any) -> int:
@@ -203,13 +206,37 @@ class Code:
 
     def _reduce(self, operation: Operation) -> list[Value]:
         axis = operation.number("axis")
+        # ``tl.flip`` and ``tl.sort`` swap the lanes of a pair by this reduction.
+        swaps = _shapes(operation)[0][axis] == 2 and any(one.name == "arith.xori" for one in operation.regions[0])
         results = []
         for value in self._operands(operation)[: len(operation.results)]:
-            self._fill(operation, value, axis)
             left = _moved(value, lambda n: None if n == axis else n - (n > axis))
-            empty = None if axis in value.along else value.empty
-            results.append(Value(varies=left.varies, empty=empty, along=left.along))
+            empty, along = None if axis in value.along else value.empty, left.along
+            if swaps and value.along:
+                empty, along = value.empty, frozenset({_ANYWHERE})
+            else:
+                self._fill(operation, value, axis)
+            results.append(Value(varies=left.varies, empty=empty, along=along))
         return results
+
+    def _select(self, operation: Operation) -> list[Value]:
+        """A choice. That of ``tl.sort`` is between lanes, by their values."""
+        operands = self._operands(operation)
+        if _ANYWHERE in operands[0].along:
+            self._fill(operation, operands[0], _ANYWHERE)
+        return [_elementwise(operation, operands)]
+
+    def _histogram(self, operation: Operation) -> list[Value]:
+        if len(operands := self._operands(operation)) == 1:
+            self._fill(operation, operands[0], 0)
+        return [_UNKNOWN]
+
+    def _atomic(self, operation: Operation) -> list[Value]:
+        """An atomic, which combines the lanes of one address."""
+        place, value, *mask = self._operands(operation)
+        for axis in value.along - place.varies.union(*(one.varies for one in mask)):
+            self._fill(operation, value, axis)
+        return [_UNKNOWN]
 
     def _dot(self, operation: Operation) -> list[Value]:
         a, b = self._operands(operation)[:2]
@@ -223,7 +250,7 @@ class Code:
 
     def _fill(self, operation: Operation, value: Value, axis: int) -> None:
         """Notes lanes without a value that an operation combines along an axis."""
-        if value.empty and operation.line and axis in value.along:
+        if value.empty and operation.line and {axis, _ANYWHERE} & value.along:
             self.undefined.setdefault(value.empty, operation.line)
 
     def _scan(self, operation: Operation) -> list[Value]:
@@ -262,8 +289,27 @@ class Code:
         places = {int(old): new for new, old in enumerate(order[1].split(","))}
         return [_moved(value, lambda n: places.get(n, n))]
 
+    def _reshape(self, operation: Operation) -> list[Value]:
+        """Lanes without a value, which are the last ones, are along the outermost dimension of those that a dimension becomes."""
+        (value,), (before, after) = self._operands(operation), _shapes(operation)
+        ends = [math.prod(after[place:]) for place in range(len(after) + 1)]
+
+        def place(axis: int) -> int | None:
+            if axis == _ANYWHERE:
+                return axis
+            behind = math.prod(before[axis + 1 :])
+            within = [n for n in range(len(after)) if ends[n] > behind and ends[n + 1] < behind * before[axis]]
+            return within[0] if within else None
+
+        return [_moved(value, place)]
+
     def _same(self, operation: Operation) -> list[Value]:
         return self._operands(operation)[:1]
+
+
+def _shapes(operation: Operation) -> list[list[int]]:
+    """The shapes of its blocks, in the order of its text."""
+    return [[int(n) for n in shape.split("x")[:-1]] for shape in re.findall(r"tensor<((?:\d+x)+)", operation.types)]
 
 
 def _moved(value: Value, place: Callable[[int], int | None]) -> Value:
@@ -277,7 +323,7 @@ def _moved(value: Value, place: Callable[[int], int | None]) -> Value:
 def _elementwise(operation: Operation, operands: list[Value]) -> Value:
     """The value of an operation on elements. An operation that moves them elsewhere has no range, and no lanes are known of it."""
     family = operation.name.partition(".")[0]
-    if family not in ("arith", "math") and operation.name not in ("tt.clampf", "tt.bitcast", "tt.fp_to_fp"):
+    if family not in ("arith", "math") and operation.name not in _ELEMENTWISE:
         return _UNKNOWN
     varies = frozenset().union(*(value.varies for value in operands))
     empty = next((value for value in operands if value.empty), _UNKNOWN)
@@ -398,6 +444,8 @@ _RANGES: dict[str, Callable[..., Range | None]] = {
     **dict.fromkeys(("arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast"), _same_range),
     "arith.cmpi": _compared,
 }
+#: Operations of Triton's that leave lanes at their places along the dimensions of their operands.
+_ELEMENTWISE = frozenset({"tt.clampf", "tt.bitcast", "tt.fp_to_fp", "tt.join", "tt.cat"})
 #: Operations whose result may not fit, and those that are meant to lose bits.
 _GROWING = frozenset({"arith.addi", "arith.subi", "arith.muli", "arith.shli"})
 _HASHING = frozenset({"arith.andi", "arith.xori", "arith.remsi", "arith.remui", "arith.shrui", "arith.mulsi_extended",
@@ -411,6 +459,10 @@ _METHODS: dict[str, Callable[[Code, Operation], list[Value]]] = {
     "tt.load": Code._load,
     "tt.reduce": Code._reduce,
     "tt.scan": Code._scan,
+    "tt.histogram": Code._histogram,
+    "tt.atomic_rmw": Code._atomic,
+    "tt.reshape": Code._reshape,
+    "arith.select": Code._select,
     "tt.dot": Code._dot,
     "tt.get_program_id": Code._program,
     "tt.get_num_programs": Code._programs,

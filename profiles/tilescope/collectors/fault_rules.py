@@ -15,7 +15,7 @@ from tilescope.collectors.code_values import Code
 from tilescope.execution import kernel_syntax
 from tilescope.interpreter import accesses, arguments
 from tilescope.interpreter.evidence import Evidence
-from tilescope.interpreter.races import ADDED, EQUAL, READS, STORES, Races
+from tilescope.interpreter.races import ADDED, EQUAL, EQUAL_LANES, LANES, READS, STORES, Races
 from tilescope.table import units
 from tilescope.table.kernel_faults import Fault
 
@@ -26,21 +26,32 @@ if TYPE_CHECKING:
 #: Bytes on which atomics contend, the number of programs and of atomics on each element from which they do, and atomics of a
 #: program from which those on integers are no counter of programs.
 _FEW_BYTES, _MANY_PROGRAMS, _MANY_ATOMICS, _COUNTING = 128, 256, 1024, 32
-#: What is wrong in a race, after the number of its programs, its bytes and the tensor, and the remedy.
+#: What is wrong in a race, with its programs, its bytes and the tensor, and the remedy.
 _RACES = {
     STORES: (
-        "{0} programs store to the same {1} of {2}, and chance decides whose value stays",
+        "{0} store to the same {1} of {2}, and chance decides whose value stays",
         "add with tl.atomic_add, or let one program store each byte",
     ),
     READS: (
-        "{0} programs access the same {1} of {2}, which some of them load and others store, in any order",
+        "{0} access the same {1} of {2}, which some of them load and others store, in any order",
         "use an atomic, or load from a copy that the launch does not store to",
     ),
     ADDED: (
         "atomics change {1} of {2} that other programs store without one, in any order",
         "set the memory before the launch, for instance by torch.zeros",
     ),
+    LANES: (
+        "lanes of one store, in {0}, store different values to the same {1} of {2}, and chance decides which value stays",
+        "give each lane an address of its own, or combine the lanes first",
+    ),
+    EQUAL_LANES: (
+        "lanes of one store, in {0}, update the same {1} of {2}, which keeps the update of one lane",
+        "add with tl.atomic_add, or count with tl.histogram",
+    ),
 }
+_RACES[EQUAL] = _RACES[STORES]
+#: Races of equal values, and whether these may be others with other inputs.
+_BY_VALUE = {EQUAL: kernel_syntax.computed_from_memory, EQUAL_LANES: kernel_syntax.updates_by_memory}
 
 
 @dataclass(frozen=True)
@@ -73,14 +84,15 @@ def races(subject: Subject) -> Iterator[Fault]:
     told = set()
     ordered = sorted(subject.seen.races.items(), key=lambda item: (item[0][0] != STORES, item[0][1]))
     for (kind, line, _), found in ordered:
-        equal = kind == EQUAL and kernel_syntax.computed_from_memory(subject.launch.function.fn, line)
+        if kind in _BY_VALUE and not _BY_VALUE[kind](subject.launch.function.fn, line):
+            continue
         touched = accesses.merged(found.ranges)
         tensor = arguments.named(subject.launch.arguments, int(touched.starts[0]))
-        if (equal or kind in _RACES) and tensor not in told:
-            what, remedy = _RACES[STORES if equal else kind]
+        if kind in _RACES and tensor not in told:
+            what, remedy = _RACES[kind]
             # Earlier programs are known by their marks, and most are among the later ones.
             programs = len(found.programs) + len(found.others - found.marks)
-            what = what.format(f"{programs:,}", units.several(touched.bytes, "byte"), tensor)
+            what = what.format(units.several(programs, "program"), units.several(touched.bytes, "byte"), tensor)
             told.add(tensor)
             yield Fault(line, what, remedy, wrong=True)
 

@@ -104,6 +104,7 @@ def _run_parts(parts: list[Part], work: Path) -> int:
     for part in parts:
         loaded, interrupted = running.follow(lambda progress, part=part: part.run(work, progress))  # type: ignore[misc]
         # A case that fails is a result; a collector that fails leaves the part incomplete.
+        running.tell([one for one in loaded.run.failures if one.case])
         status = running.report(loaded, interrupted, [one for one in loaded.run.failures if not one.case])
         if status or not loaded.run.complete:
             return status or 1

@@ -79,26 +79,34 @@ async def _until_stopped(work: Coroutine[Any, Any, object]) -> None:
 
 
 def show(loaded: LoadedRun, interrupted: bool) -> int:
-    """Prints the run: its first finding, its device, a line a case, and the ``report``. Returns the exit status."""
-    from tilescope.models import headline, terminal, text_table  # noqa: PLC0415
+    """Prints the run: its first finding, its device, a line a case, and the ``report``. Returns the exit status.
 
+    A finding that the report's failures tell is left to them.
+    """
+    from tilescope.models import faults, headline, terminal, text_table  # noqa: PLC0415
+
+    failures = loaded.run.failures
+    first = headline.headline(loaded)
+    told = any(first.endswith(faults.of_failure(failure).title) for failure in failures if failure.case)
     device = loaded.run.device
     predicted = "" if device.measured else ": no such GPU took part"
     # Another tool's file may name no target.
     target = f" ({loaded.run.settings['target']})" if loaded.run.settings["target"] else ""
-    terminal.say(*filter(None, [headline.headline(loaded)]), f"{device.where}{target}{predicted}")
+    terminal.say(*filter(None, ["" if told else first]), f"{device.where}{target}{predicted}")
     print(text_table.text(loaded))
-    return report(loaded, interrupted, loaded.run.failures)
+    return report(loaded, interrupted, failures)
 
 
 def report(loaded: LoadedRun, interrupted: bool, failures: Sequence[Failure]) -> int:
     """Prints failures, warnings, notes and the run's folder. Returns the exit status."""
-    from tilescope.models import terminal  # noqa: PLC0415
+    from tilescope.models import faults, terminal  # noqa: PLC0415
 
     tell(failures)
     for message in dict.fromkeys(warning.message for warning in loaded.run.warnings):
         terminal.say(f"warning: {message}")
     for note in loaded.run.notes:
+        for failure in failures:
+            note = note.removesuffix(f": {faults.plain(failure.message)}")  # noqa: PLW2901 (it has been told)
         terminal.say(f"note: {note}")
     nothing = without_values(loaded)
     terminal.say(f"run: {loaded.folder}")
@@ -110,12 +118,16 @@ def report(loaded: LoadedRun, interrupted: bool, failures: Sequence[Failure]) ->
 
 
 def tell(failures: Sequence[Failure]) -> None:
-    """Prints each failure with the line of code, where it is known, and the cure. Failures of a whole collector have no case."""
+    """Prints each failure with the line of code, where it is known, and the cure, in the order in which they are to be fixed.
+
+    Failures of a whole collector have no case.
+    """
     from tilescope.models import faults, terminal  # noqa: PLC0415
     from tilescope.table.case import readable  # noqa: PLC0415
 
     alike: dict[tuple[str, str], list[Failure]] = {}
-    for failure in failures:
+    order = list(faults.LABELS)
+    for failure in sorted(failures, key=lambda failure: order.index(faults.of_failure(failure).rule)):
         alike.setdefault((failure.collector, failure.message), []).append(failure)
     for (collector, message), cases in alike.items():
         others = f" and {len(cases) - 1} more" if len(cases) > 1 else ""

@@ -32,6 +32,15 @@ def computed_from_memory(python: Any, line: int) -> bool:
     return any(_depends(value, loaded) for value in values)
 
 
+def updates_by_memory(python: Any, line: int) -> bool:
+    """Whether a ``store`` at the line adds to what is loaded from its own place, which loaded values decide: a histogram."""
+    tree = _tree(python)
+    loaded, places = _loaded(tree), {ast.dump(node.args[0]) for node in calls(python, "load") if node.args}
+    stores = [node for node in calls(python, "store", line) if node.args]
+    again = any(_depends(node.args[0], loaded) and ast.dump(node.args[0]) in places for node in stores)
+    return again and computed_from_memory(python, line)
+
+
 def counts(python: Any, line: int) -> bool:
     """Whether an ``atomic_add`` at the line of the function has a result that nobody uses, as a histogram's, unlike a ticket's."""
     found = calls(python, "atomic_add", line)
@@ -42,7 +51,7 @@ def stores_by_memory(python: Any) -> bool:
     """Whether loaded values decide where or whether the function stores. True where it has no store, as others may be called for it."""
     tree = _tree(python)
     loaded = _loaded(tree)
-    stores = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node) == "store"]
+    stores = calls(python, "store")
     method = [not isinstance(node.func, ast.Attribute) or getattr(node.func.value, "id", "") != "tl" for node in stores]
     places = [
         argument
@@ -57,12 +66,14 @@ def stores_by_memory(python: Any) -> bool:
     return not stores or any(_depends(part, loaded) for part in (*places, *deciding) if part is not None)
 
 
-def calls(python: Any, name: str, line: int, tree: ast.AST | None = None) -> list[ast.Call]:
-    """The calls of a function or method of that name at a line of the function, or of another ``tree``."""
+def calls(python: Any, name: str, line: int | None = None, tree: ast.AST | None = None) -> list[ast.Call]:
+    """The calls of a function or method of that name in the function or another ``tree``, or at a line of it."""
     return [
         node
         for node in ast.walk(tree or _tree(python))
-        if isinstance(node, ast.Call) and _name(node) == name and node.lineno <= line <= (node.end_lineno or 0)
+        if isinstance(node, ast.Call)
+        and _name(node) == name
+        and (line is None or node.lineno <= line <= (node.end_lineno or 0))
     ]
 
 

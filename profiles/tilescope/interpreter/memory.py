@@ -126,9 +126,12 @@ class Memory:
         if mask is not None and not (wanted := np.broadcast_to(_data(mask), addresses.shape)).all():
             addresses = addresses[wanted]
         if self.counting.meter is not None:
-            floating = pointers.get_element_ty().is_floating()
             about = Access(
-                self.counting.line(), self.counting.program, floating, lambda: _changed(pointers, mask, value)
+                self.counting.line(),
+                self.counting.program,
+                floating=pointers.get_element_ty().is_floating(),
+                changed=lambda: _changed(pointers, mask, value),
+                repeated=lambda: _repeated(pointers, mask, value),
             )
             self.counting.meter.access(ways, addresses, _size(pointers), about)
         return addresses
@@ -175,17 +178,35 @@ _DESCRIPTOR_ATOMICS = {getattr(_KINDS, n): getattr(ir.ATOMIC_OP, n) for n in ("A
 
 
 def _changed(pointers: Any, mask: Any, value: Any) -> Runs | None:
-    """The bytes that a store will change; None where the value was left out. NaN counts as equal to NaN."""
+    """The bytes that a store will change; None where the value was left out."""
     if is_opaque(value):
         return None
     before, after = (
         _read(pointers, mask, None, pointers.get_element_ty()),
         np.broadcast_to(value.data, pointers.data.shape),
     )
-    differs = _mask(mask, pointers) & (before != after)
-    if before.dtype.kind == "f":
-        differs &= ~(np.isnan(before) & np.isnan(after))
+    differs = _mask(mask, pointers) & _different(before, after)
     return runs(pointers.data[differs], _size(pointers))
+
+
+def _repeated(pointers: Any, mask: Any, value: Any) -> tuple[Runs, Runs] | None:
+    """The bytes that several lanes store to, and those at which their values differ; None where the value was left out."""
+    if is_opaque(value):
+        return None
+    wanted = _mask(mask, pointers)
+    addresses, values = pointers.data[wanted], np.broadcast_to(value.data, wanted.shape)[wanted]
+    order = np.argsort(addresses, kind="stable")
+    addresses, values = addresses[order], values[order]
+    again = addresses[1:] == addresses[:-1]
+    differs = again & _different(values[1:], values[:-1])
+    every, differing = (runs(addresses[1:][chosen], _size(pointers)) for chosen in (again, differs))
+    return every, differing
+
+
+def _different(a: Array, b: Array) -> Array:
+    """Where values differ. NaN counts as equal to NaN."""
+    differs: Array = a != b
+    return differs & ~(np.isnan(a) & np.isnan(b)) if a.dtype.kind == "f" else differs
 
 
 def _read(pointers: Any, mask: Any, other: Any, element: Any) -> Array:

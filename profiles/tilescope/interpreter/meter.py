@@ -23,12 +23,15 @@ Array = npt.NDArray[Any]
 
 
 class Access(NamedTuple):
-    """A memory access: its line, its program, whether it is to floats, and for a store the bytes that it will change."""
+    """A memory access: its line, its program, whether it is to floats. For a store the bytes that it will change, those that several
+    lanes store to, and those at which these lanes have different values.
+    """
 
     line: int
     program: Program
     floating: bool
     changed: Callable[[], accesses.Runs | None]
+    repeated: Callable[[], tuple[accesses.Runs, accesses.Runs] | None]
 
 
 @dataclass
@@ -57,14 +60,14 @@ class Meter:
         """Counts an access to elements of ``size`` bytes that are ``read``, ``written`` or both (an atomic). Raises OutOfBounds."""
         found = accesses.runs(addresses, size)
         try:
-            self._touch(ways, found, addresses.size, by)
+            self._touch(ways, found, addresses.size, size, by)
         except accesses.OutOfBounds as error:
             error.verb = "reads" if "read" in ways else "writes"
             raise
         for way in ways:
             self._count(way, by.line, addresses.size * size, found.bytes, found.sectors)
 
-    def _touch(self, ways: Sequence[str], found: accesses.Runs, lanes: int, by: Access) -> None:
+    def _touch(self, ways: Sequence[str], found: accesses.Runs, lanes: int, size: int, by: Access) -> None:
         if self.races is None:
             for way in ways:
                 getattr(self, way).add(found)
@@ -76,6 +79,8 @@ class Meter:
             races = self.races.reads(found, by.program)
         else:
             races = self.races.stores(found, by.program, by.changed)
+            if found.bytes < lanes * size:
+                races.append(self.races.repeats(by.repeated(), found))
             self.storing |= dict.fromkeys(self.written.used - self.storing.keys(), by.line)
         for race in races:
             self.seen.add(race, by.line, by.program)

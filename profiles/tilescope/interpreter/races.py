@@ -3,7 +3,7 @@
 Programs are interpreted one after another, so every access is compared with those of earlier programs. Nothing is a race after a
 program's first atomic with an order (``sem`` other than ``relaxed``) or volatile load, because those may have made it wait for
 the others. A store of the value that memory already holds is a race only if the value may have been another with other inputs: the
-program has read memory that no earlier one has, and its value is computed from memory.
+program has read memory that no earlier one has, and its value is computed from memory. Lanes of one store are in any order, too.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy as np
 from tilescope.interpreter.accesses import Footprint, Marks, Runs, pieces, runs, shared
 
 #: Kinds of races (``tilescope.table.kernel_faults``).
-STORES, READS, ADDED = "race-of-stores", "race-of-reads", "race-with-atomics"
-#: Stores of equal values by programs that have read different bytes, and stores of unknown values.
-EQUAL, UNDECIDED = "equal-stores", "undecided-race"
+STORES, READS, ADDED, LANES = "race-of-stores", "race-of-reads", "race-with-atomics", "race-of-lanes"
+#: Stores of equal values by programs that have read different bytes or by lanes of one store, and stores of unknown values.
+EQUAL, EQUAL_LANES, UNDECIDED = "equal-stores", "equal-lanes", "undecided-race"
 #: Marks of bytes that atomics changed, and of bytes that several programs read. Others are those of one program.
 _ATOMIC, _SEVERAL = 254, 255
 _PROGRAMS = 253
@@ -113,6 +113,13 @@ class Races:
             for race in self._contested(kind, index, of, ranges, mine)
         ]
         return races or (self._contested(EQUAL, index, self.written.marks(index), within, mine) if by.fresh else [])
+
+    def repeats(self, repeated: tuple[Runs, Runs] | None, found: Runs) -> Race:
+        """The race of a store with ``repeated`` addresses: all of them, and those at which lanes store different values."""
+        every, differing = repeated or (found, found)
+        kind = UNDECIDED if repeated is None else LANES if differing.bytes else EQUAL_LANES
+        of = differing if differing.bytes else every
+        return Race(kind, next(index for index, _ in self.written.placed(of)), of, set())
 
     def adds(self, found: Runs, by: Program, *, floating: bool) -> list[Race]:
         """Notes an atomic. Returns a race where other programs stored the bytes of a float, which cannot be a flag."""

@@ -57,15 +57,13 @@ class Progress:
 
 
 class TerminalLine(Progress):
-    """A line on standard error that is overwritten; failures stay above it."""
+    """A line on standard error that is overwritten."""
 
     def __init__(self) -> None:
         super().__init__()
         self._console = Console(stderr=True, highlight=False, force_jupyter=False)
 
     def show(self, event: Mapping[str, Any]) -> None:
-        if event.get("event") == "error":
-            self._write(Text(failure_text(event), "red"), end="\n")
         self._write(Text(self.line()), end="\n" if self.ended else "")
 
     def close(self) -> None:
@@ -83,28 +81,17 @@ class TerminalLine(Progress):
 
 
 class LogLines(Progress):
-    """Lines on standard error, for a file or a pipe: one for each case at its start, and one for each failure."""
+    """Lines on standard error, for a file or a pipe: one for each case at its start."""
 
     def show(self, event: Mapping[str, Any]) -> None:
         kind = event.get("event")
         if kind == "case" or (kind == "waiting" and event.get("collector") is None):
-            self._print(self.line())
-        elif kind == "error":
-            self._print(failure_text(event))
-
-    def _print(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+            print(self.line(), file=sys.stderr, flush=True)
 
 
 def terminal() -> Progress:
     """The display for this process's standard error."""
     return TerminalLine() if sys.stderr.isatty() else LogLines()
-
-
-def failure_text(event: Mapping[str, Any]) -> str:
-    """``failed: compiler softmax/triton/…: message``."""
-    where = " ".join(filter(None, [event.get("collector", ""), readable(event.get("case", ""))]))
-    return f"failed: {where}: {event.get('message', '')}"
 
 
 def _ending(complete: bool, folder: str) -> str:
