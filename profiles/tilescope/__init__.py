@@ -12,6 +12,7 @@ from tilescope.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from tilescope.notebook.capturing import Capture, capture
+    from tilescope.notebook.modelling import profile_model
     from tilescope.notebook.opened_run import Profile, load, open_file, recordings
     from tilescope.notebook.profiling import profile, profile_kernels, resume
     from tilescope.notebook.user_kernel import spec
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Capture", "LoadedRun", "Profile", "Watch", "__version__", "autotune", "capture", "find", "list_runs", "load", "open_file", "open_run",
-    "profile", "profile_kernels", "recordings", "resume", "spec",
+    "profile", "profile_kernels", "profile_model", "recordings", "resume", "spec",
 ]  # fmt: skip
 
 _HOMES = {
@@ -29,6 +30,7 @@ _HOMES = {
     "Capture": "notebook.capturing", "capture": "notebook.capturing",
     "load_ipython_extension": "notebook.cell_magic",
     "profile": "notebook.profiling", "profile_kernels": "notebook.profiling", "resume": "notebook.profiling",
+    "profile_model": "notebook.modelling",
     "spec": "notebook.user_kernel",
     "Profile": "notebook.opened_run", "load": "notebook.opened_run", "open_file": "notebook.opened_run",
     "recordings": "notebook.opened_run", "Watch": "notebook.watching",

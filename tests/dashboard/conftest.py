@@ -301,7 +301,7 @@ def _built() -> Callable[[Any, str], None]:
 #: Groups of several views.
 GROUPS = {
     "Why": ("Advice", "Roofline", "HBM traffic", "Memory and stalls", "Occupancy"),
-    "Library": ("Kernels", "Claims", "Overview"),
+    "Library": ("Kernels", "Claims", "Overview", "Model"),
 }
 #: All views in their order, by the titles of their tabs.
 TITLES = (

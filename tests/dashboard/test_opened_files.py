@@ -15,6 +15,7 @@ from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.autotune import Autotune
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.compare import Compare
+from tilescope_dashboard.views.model import Model
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
 from tilescope_dashboard.views.roofline import Roofline
@@ -23,7 +24,7 @@ from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
 VIEWS: tuple[type[View], ...] = (
-    Overview, Advice, Roofline, Traffic, Timeline, Autotune, Occupancy, Source, Compare,
+    Overview, Advice, Roofline, Traffic, Timeline, Autotune, Occupancy, Source, Compare, Model,
 )  # fmt: skip
 FIXTURES = Path(__file__).parents[1] / "profiles" / "fixtures"
 FILES = (
@@ -70,6 +71,7 @@ def test_every_view_shows_it(
     assert all(f"tilescope profile {kernel}" not in text for text in said.values())
     tool = str(loaded.run.settings["tool"])
     assert f"a file of {tool}, which does not have it" in said[Autotune]
+    assert ("A step takes" in said[Model]) == (name == "torch_profiler_trace.json")
     assert "gaps" not in said[Timeline]  # other kernels ran between its launches
     assert "redicted" not in said[Overview].replace("predicted ones", "")
 

@@ -10,6 +10,7 @@ from tilescope_dashboard.views.counters import Counters
 from tilescope_dashboard.views.history import History
 from tilescope_dashboard.views.home import Home
 from tilescope_dashboard.views.inside import Inside
+from tilescope_dashboard.views.model import Model
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
 from tilescope_dashboard.views.roofline import Roofline
@@ -22,7 +23,7 @@ from tilescope_dashboard.views.watch import Watch
 
 #: Groups of views, by their titles. A view is one class and its name here: first those of all kernels, then those of one.
 GROUPS = {
-    "Library": (Home, Claims, Overview),
+    "Library": (Home, Claims, Overview, Model),
     "Summary": (Summary,), "Why": (Advice, Roofline, Traffic, Counters, Occupancy), "Source": (Source,), "Tune": (Autotune,),
     "Timeline": (Timeline,), "Inside": (Inside,), "Sizes": (Sizes,), "Compare": (Compare,), "History": (History,), "Watch": (Watch,),
 }  # fmt: skip

@@ -6,7 +6,7 @@ returns the exit status. Modules import their dependencies when they run, so tha
 
 #: The module of each command.
 COMMANDS = {
-    "profile": "profile", "watch": "watch", "check": "check", "tune": "tune", "resume": "resume", "list": "catalog", "show": "show",
+    "profile": "profile", "watch": "watch", "model": "model", "check": "check", "tune": "tune", "resume": "resume", "list": "catalog", "show": "show",
     "open": "open", "advise": "advise", "compare": "compare", "gate": "gate", "fuse": "fuse", "doctor": "doctor",
     "mcp": "mcp", "recordings": "recordings", "upgrade": "upgrade",
 }  # fmt: skip
@@ -14,7 +14,7 @@ COMMANDS = {
 RECORDINGS = ("record", "publish", "claims", "recover")
 #: The commands that the help lists, by group. It only names the others.
 GROUPS = {
-    "Profile": ("profile", "watch", "tune"),
+    "Profile": ("profile", "watch", "model", "tune"),
     "Read": ("list", "show", "open", "advise", "report"),
     "Compare and gate": ("compare", "gate"),
     "Serve and examine": ("serve", "doctor"),

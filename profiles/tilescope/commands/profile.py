@@ -48,7 +48,7 @@ def split(given: list[str]) -> tuple[list[str], list[str]]:
     flags += OF_WATCH if given[:1] == ["watch"] else ()
     first = given[0].partition("=")[0] if given else ""
     begun = ["profile", *given] if first in options or is_script(first) else given
-    if begun[:1] in (["profile"], ["watch"]):
+    if begun[:1] in (["profile"], ["watch"], ["model"]):
         for place in range(1, len(begun)):
             before = begun[place - 1]
             flag = any(name.startswith(before) for name in flags)

@@ -9,7 +9,7 @@ import importlib.metadata
 from collections.abc import Iterable, Iterator
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pandas as pd
 
@@ -44,7 +44,7 @@ class Profile(LoadedRun):
     """A ``LoadedRun`` that a notebook shows as a table, with the app's views as methods."""
 
     @classmethod
-    def of(cls, loaded: LoadedRun) -> Profile:
+    def of(cls, loaded: LoadedRun) -> Self:
         """The run ``loaded``, with views."""
         return cls(loaded.run, loaded.table, loaded.folder)
 

@@ -6,10 +6,10 @@ import hashlib
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tilescope.collectors.foreign_files import formats
+from tilescope.collectors.foreign_files import formats, profiler_trace, step_trace
 from tilescope.collectors.foreign_files.contents import Contents
 from tilescope.files import bounded_reading
-from tilescope.runs import store
+from tilescope.runs import steps, store
 from tilescope.runs.store import LoadedRun, RunWriter, StoreError
 from tilescope.table.run import Run
 from tilescope.table.schema import CASE_COLUMNS
@@ -24,7 +24,9 @@ def open_file(path: Path | str, runs: Path | None = None) -> LoadedRun:
     """
     path = Path(path)
     try:
-        found = formats.of(path).read(path)
+        kind = formats.of(path)
+        found = kind.read(path)
+        step = step_trace.read(path) if kind.NAME == profiler_trace.NAME else None
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError as error:
@@ -51,6 +53,8 @@ def open_file(path: Path | str, runs: Path | None = None) -> LoadedRun:
     writer = RunWriter(runs or store.runs_dir(), run)
     try:
         writer.append(found.table, store.MODEL)
+        if step:
+            steps.write(writer.folder, step)
         writer.append_configs(found.configs)
         return store.open_run(writer.finish())
     except BaseException:

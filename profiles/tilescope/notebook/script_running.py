@@ -11,7 +11,7 @@ import threading
 import tokenize
 import traceback
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
@@ -57,10 +57,15 @@ class _Left(BaseException):
     """``os._exit`` in a script. This process continues, because the captured launches are still to be profiled."""
 
 
-def run_script(path: str, arguments: Sequence[str], capture: Capture) -> str:
-    """Runs the script to its end; returns one line on a bad end, or an empty text.
+def run_script(
+    path: str,
+    arguments: Sequence[str],
+    within: contextlib.AbstractContextManager[Any],
+    then: Callable[[types.ModuleType], object] = lambda module: None,
+) -> str:
+    """Runs the script to its end ``within`` a context, and ``then`` with its module; returns one line on a bad end, or an empty text.
 
-    Launches until the end are in ``capture``. A failure's traceback goes to standard error, from the script's own frames on.
+    A failure's traceback goes to standard error, from the script's own frames on.
     Raises ValueError for a file that cannot be read or compiled.
     """
     file = Path(path).absolute()  # as Python does: the script may change the folder
@@ -70,13 +75,17 @@ def run_script(path: str, arguments: Sequence[str], capture: Capture) -> str:
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
         said = error.strerror if isinstance(error, OSError) else placed(error)
         raise ValueError(f"{path} cannot be run: {said}") from error
-    with _as_main(file, arguments) as module, capture, _no_way_out() as left:
+    with _as_main(file, arguments) as module, within, _no_way_out() as left:
         try:
             exec(program, vars(module))  # noqa: S102 (what the person asked for)
+            then(module)
         except SystemExit as error:
+            if error.code in (None, 0):
+                then(module)
+                return ""
             # Python prints other values than numbers, and exits with status 1.
             status = error.code if isinstance(error.code, int) else f"1: {error.code}"
-            return "" if error.code in (None, 0) else f"{path} ended with exit status {status}"
+            return f"{path} ended with exit status {status}"
         except (_Left, KeyboardInterrupt):
             return f"{path} called os._exit({left[0]})" if left else f"{path} was interrupted"
         except Exception as error:

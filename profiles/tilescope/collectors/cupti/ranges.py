@@ -22,34 +22,79 @@ def count(
 
     ``call`` must return when its ``launches`` launches have ended. Raises CuptiError for another number of launches.
     """
-    with _enabled(library) as profiler:
-        names = structures.texts(plan.counters)
-        size = structures.GetCounterDataSize(
-            profiler=profiler, metricNames=names, numMetrics=len(names), maxNumOfRanges=launches,
-            maxNumRangeTreeNodes=launches,
-        )  # fmt: skip
-        data = ctypes.create_string_buffer(library.call(size).counterDataSize)
-        place = ctypes.addressof(data)
-        library.call(structures.CounterDataInitialize(profiler=profiler, counterDataSize=len(data), counterData=place))
-        image = ctypes.create_string_buffer(plan.image, len(plan.image))
-        library.call(structures.SetConfig(
-            profiler=profiler, configSize=len(image), config=ctypes.addressof(image), counterDataSize=len(data),
-            counterData=place, range=EACH_LAUNCH, replayMode=CALLED_AGAIN, maxRangesPerPass=launches, numNestingLevels=1,
-            minNestingLevel=1, passIndex=0, targetNestingLevel=0,
-        ))  # fmt: skip
-        for _ in range(plan.passes):
+    with Counting(library, chip, plan, launches) as counting:
+        more = True
+        while more:
             before()
-            library.call(structures.Start(profiler=profiler))
+            counting.begin()
             call()
-            if library.call(structures.Stop(profiler=profiler)).isAllPassSubmitted:
-                break
-        dropped = library.call(structures.DecodeData(profiler=profiler)).numOfRangeDropped
-        info = library.call(structures.GetCounterDataInfo(counterData=place, counterDataSize=len(data)))
-    counted = info.numTotalRanges + dropped
-    if counted != launches:
-        raise CuptiError(f"{launches} launches were seen and {counted} counted: count it with ncu")
-    with planning.host(library, chip) as object_:
-        return [planning.values(library, object_, plan.counters, data, index) for index in range(launches)]
+            more = counting.end()
+    return counting.values
+
+
+class Counting(contextlib.AbstractContextManager["Counting"]):
+    """Counts the launches between ``begin`` and ``end``, which are called once for each pass of the plan.
+
+    Once it is left, ``values`` has the counters of each launch, in order. Leaving raises CuptiError where their number is not ``launches``.
+    """
+
+    def __init__(self, library: Library, chip: str, plan: Plan, launches: int) -> None:
+        self._library, self._chip, self._plan, self._launches = library, chip, plan, launches
+        self._stack = contextlib.ExitStack()
+        self._passes = 0
+        self.values: list[Mapping[str, float]] = []
+
+    def __enter__(self) -> Counting:
+        library, plan, launches = self._library, self._plan, self._launches
+        profiler = self._profiler = self._stack.enter_context(_enabled(library))
+        try:
+            names = structures.texts(plan.counters)
+            size = structures.GetCounterDataSize(
+                profiler=profiler, metricNames=names, numMetrics=len(names), maxNumOfRanges=launches,
+                maxNumRangeTreeNodes=launches,
+            )  # fmt: skip
+            data = self._data = ctypes.create_string_buffer(library.call(size).counterDataSize)
+            place = self._place = ctypes.addressof(data)
+            library.call(
+                structures.CounterDataInitialize(profiler=profiler, counterDataSize=len(data), counterData=place)
+            )
+            image = self._image = ctypes.create_string_buffer(plan.image, len(plan.image))
+            library.call(structures.SetConfig(
+                profiler=profiler, configSize=len(image), config=ctypes.addressof(image), counterDataSize=len(data),
+                counterData=place, range=EACH_LAUNCH, replayMode=CALLED_AGAIN, maxRangesPerPass=launches, numNestingLevels=1,
+                minNestingLevel=1, passIndex=0, targetNestingLevel=0,
+            ))  # fmt: skip
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def begin(self) -> None:
+        """Begins a pass."""
+        self._library.call(structures.Start(profiler=self._profiler))
+
+    def end(self) -> bool:
+        """Ends a pass. Returns whether another one is needed."""
+        self._passes += 1
+        done = self._library.call(structures.Stop(profiler=self._profiler)).isAllPassSubmitted
+        return not done and self._passes < self._plan.passes
+
+    def __exit__(self, kind: object, *raised: object) -> None:
+        with self._stack:
+            if kind is not None:
+                return
+            dropped = self._library.call(structures.DecodeData(profiler=self._profiler)).numOfRangeDropped
+            info = self._library.call(
+                structures.GetCounterDataInfo(counterData=self._place, counterDataSize=len(self._data))
+            )
+        counted = info.numTotalRanges + dropped
+        if counted != self._launches:
+            raise CuptiError(f"{self._launches} launches were seen and {counted} counted: count it with ncu")
+        with planning.host(self._library, self._chip) as object_:
+            self.values = [
+                planning.values(self._library, object_, self._plan.counters, self._data, index)
+                for index in range(self._launches)
+            ]
 
 
 @contextlib.contextmanager

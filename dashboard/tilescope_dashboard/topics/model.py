@@ -1,0 +1,76 @@
+"""Model: where a step's time goes, its kernels by the time above their roof, and what to do next."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pandas as pd
+from tilescope.models import ledger, next_steps, step_tables, step_text
+from tilescope.models.ledger import Ledger
+from tilescope.models.next_steps import Suggestion
+from tilescope.runs import steps
+from tilescope.runs.store import LoadedRun
+
+from tilescope_dashboard.data.columns import Column
+from tilescope_dashboard.data.units import write
+from tilescope_dashboard.topics.sentence import Sentence
+
+#: Columns of the tables of kernels and of modules.
+KERNELS = (
+    Column("function", "kernel"), Column("operator", "operator"), Column("module", "module"), Column("pass", "pass"),
+    Column("launches", "launches", "count"), Column("time", "time", "second"), Column("share", "of step", "ratio"),
+    Column("above", "above roof", "second"), Column("roof", "roof"), Column("moved", "counted", "byte"),
+    Column("needed", "modelled", "byte"), Column("site", "line"),
+)  # fmt: skip
+MODULES = (
+    Column("module", "module"), Column("launches", "launches", "count"), Column("time", "time", "second"),
+    Column("share", "of step", "ratio"), Column("forward", "forward", "second"), Column("backward", "backward", "second"),
+    Column("above", "above roof", "second"),
+)  # fmt: skip
+_NOTHING = (
+    "This run is not of a model's step. Make one with 'tilescope model script.py', or open a trace of torch.profiler."
+)
+
+
+class Model(NamedTuple):
+    """A step's ledger, tables and suggestions. ``found`` says what the step is."""
+
+    ledger: Ledger
+    kernels: pd.DataFrame
+    modules: pd.DataFrame
+    suggestions: list[Suggestion]
+    found: str
+
+
+def of_run(loaded: LoadedRun) -> Model | None:
+    """The run's model; None where the run is of no step."""
+    step = steps.read(loaded.folder)
+    if step is None:
+        return None
+    found = ledger.of(step, loaded.run.device)
+    modules = step_tables.tree(step, found)
+    indented = ["\u2003" * depth + name for depth, name in zip(modules["depth"], modules["module"], strict=True)]
+    return Model(
+        found,
+        step_tables.kernels(step, found),
+        modules.assign(module=indented),
+        next_steps.suggestions(step, found, loaded.run.device),
+        step.found or "The step of a trace",
+    )
+
+
+def sentence(model: Model | None) -> Sentence:
+    """The headline: the step's time and the share at the roofs; the text is the ledger in one line."""
+    if model is None:
+        return Sentence("Model", _NOTHING)
+    found = model.ledger
+    share = found.parts["floor"] / found.step if found.step else 0.0
+    title = f"A step takes {write(found.step, 'second')}, {write(share, 'ratio')} of it at the roofs"
+    return Sentence(title, f"{model.found}: {step_text.sentence(found)}.")
+
+
+def advice(model: Model) -> list[str]:
+    """What to do next, a line each; one line for a step that nothing would make faster."""
+    if model.suggestions:
+        return [one.line(model.ledger.step) for one in model.suggestions]
+    return [next_steps.already_good(model.ledger, model.suggestions)]

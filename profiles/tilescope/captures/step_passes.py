@@ -1,0 +1,189 @@
+"""Measures the steps of a running program as they come: their time, then every launch's counters, then a trace. No step is repeated.
+
+Imports torch when it measures. CUPTI counts before torch.profiler runs, which keeps CUPTI for itself afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tilescope.collectors.foreign_files.step_trace import STEP
+
+#: Steps that warm up, that are timed without a profiler, and that are traced. The first traced one starts the profiler up.
+WARMUP, PLAIN, TRACED = 3, 5, 4
+#: Metrics of tensor operations that are counted beside CUPTI's first pass.
+_MORE = ("tensor_ops_tf32", "tensor_ops_fp8", "tensor_ops_fp16")
+
+
+@dataclass
+class Measured:
+    """What the passes found. ``launches`` are the names of a step's launches in order, ``counted`` their counters by CUPTI's names.
+
+    ``trace`` is torch.profiler's file. ``seconds`` maps a pass to the time of its step; ``notes`` say what could not be counted.
+    """
+
+    found: str = ""
+    plain: float | None = None
+    launches: list[str] = field(default_factory=list)
+    counted: list[dict[str, float]] = field(default_factory=list)
+    capability: str = ""
+    trace: bytes = b""
+    seconds: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    steps: int = 0
+
+
+class Passes:
+    """A program that calls ``begin`` at the beginning of each of its steps is measured. ``done`` says that nothing is left.
+
+    ``annotate`` is called with True before the traced steps, and with False after them.
+    """
+
+    def __init__(self, annotate: Callable[[bool], None] = lambda on: None, *, count: bool = True) -> None:
+        self.measured = Measured()
+        self.done = False
+        self._annotate, self._count = annotate, count
+        self._script: Generator[None] | None = None
+
+    def begin(self, found: str = "") -> None:
+        """Begins a step, and ends the one before it. Steps of another kind than before start all over, unless they are being traced."""
+        if self.done:
+            return
+        if self._script is None or (found != self.measured.found and not self.measured.seconds):
+            self.measured.found, self._script = found, self._measure()
+        elif found != self.measured.found:
+            return
+        self.measured.steps += 1
+        if next(self._script, "ended") == "ended":
+            self.done = True
+
+    def close(self) -> None:
+        """Ends a measurement whose program has ended. What a begun pass had is lost."""
+        if self._script is not None:
+            with contextlib.suppress(RuntimeError):
+                self._script.close()
+        self._script, self.done = None, True
+
+    @property
+    def missing(self) -> str:
+        """What was not measured, as text; empty once all was."""
+        if self.measured.trace:
+            return ""
+        needed = WARMUP + PLAIN + TRACED + 4
+        return f"it made {self.measured.steps} steps, and about {needed} are needed to warm up, count and trace"
+
+    def _measure(self) -> Generator[None]:
+        """Each ``yield`` is a step of the program."""
+        for _ in range(WARMUP):
+            yield
+        yield from self._time()
+        if self._count:
+            yield from self._counters()
+        yield from self._trace()
+
+    def _time(self) -> Generator[None]:
+        import torch  # noqa: PLC0415 - the program has imported it
+
+        marks = []
+        for _ in range(PLAIN + 1):
+            mark = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            mark.record()
+            marks.append(mark)
+            if len(marks) <= PLAIN:
+                yield
+        torch.cuda.synchronize()
+        between = [before.elapsed_time(after) * 1e-3 for before, after in itertools.pairwise(marks)]
+        self.measured.plain = statistics.median(between)
+
+    def _counters(self) -> Generator[None]:
+        """Notes the names of a step's launches, and counts those of the following steps, as many as the counters take."""
+        import torch  # noqa: PLC0415 - the program has imported it
+
+        from tilescope.collectors.cupti import launch_names, library, planning, ranges  # noqa: PLC0415
+
+        measured = self.measured
+        measured.capability = "{}.{}".format(*torch.cuda.get_device_capability())
+        begun = time.perf_counter()
+        try:
+            cupti = library.load()
+            cupti.initialize()
+            chip = cupti.chip(torch.cuda.current_device())
+            plans = planning.plans(cupti, chip, measured.capability, (*planning.FIRST, *_MORE))
+            torch.cuda.synchronize()
+            with launch_names.seen(cupti) as names:
+                yield
+                torch.cuda.synchronize()
+            measured.launches = list(names)
+            if launch_names.GRAPH in names:
+                measured.notes.append(
+                    "not counted: the step launches CUDA graphs, each of which CUPTI counts as one launch"
+                )
+                return
+            if not names:
+                measured.notes.append("not counted: the step launches nothing")
+                return
+            found: list[dict[str, float]] = [{} for _ in names]
+            for number, plan in enumerate(plans):
+                started = time.perf_counter()
+                with ranges.Counting(cupti, chip, plan, len(names)) as counting:
+                    more = True
+                    while more:
+                        torch.cuda.synchronize()
+                        counting.begin()
+                        yield
+                        torch.cuda.synchronize()
+                        more = counting.end()
+                for known, values in zip(found, counting.values, strict=True):
+                    known.update({name: value for name, value in values.items() if math.isfinite(value)})
+                measured.seconds[f"counting {number + 1}"] = time.perf_counter() - started
+            measured.counted = found
+        except library.CuptiError as error:
+            measured.notes.append(f"not counted: {error}")
+            measured.counted = []
+        measured.seconds["counting"] = time.perf_counter() - begun
+
+    def _trace(self) -> Generator[None]:
+        import torch  # noqa: PLC0415 - the program has imported it
+        from torch.autograd.profiler import profile, record_function  # noqa: PLC0415
+
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        with tempfile.TemporaryDirectory() as folder:
+            profiler = profile(use_device="cuda", use_kineto=True, record_shapes=True)
+            with profiler:
+                self._annotate(True)
+                for number in range(TRACED + 1):
+                    started = time.perf_counter()
+                    with record_function(f"{STEP}{number}"):
+                        yield
+                    if number == 1:
+                        self.measured.seconds["tracing"] = time.perf_counter() - started
+                self._annotate(False)
+                torch.cuda.synchronize()
+            path = Path(folder, "trace.json")
+            profiler.export_chrome_trace(str(path))  # type: ignore[no-untyped-call]
+            self.measured.trace = path.read_bytes()
+        self.measured.seconds["trace in all"] = time.perf_counter() - begun
+
+
+def of_calls(step: Callable[[], Any]) -> Measured:
+    """Measures a callable step, which is called as often as the passes need."""
+    from tilescope.captures import step_boundaries  # noqa: PLC0415 - it imports torch
+
+    watched = step_boundaries.Boundaries(lambda found: None)
+    passes = Passes(lambda on: setattr(watched, "annotating", on))
+    with watched.watched():
+        while not passes.done:
+            passes.begin(f"calls of {getattr(step, '__name__', 'a function')}")
+            if not passes.done:
+                step()
+    return passes.measured

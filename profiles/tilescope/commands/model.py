@@ -1,0 +1,34 @@
+"""``tilescope model``: where a step of a model spends its time, how far each kernel is from its roof, and what to do next."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tilescope.commands import choices
+
+
+def command(subparsers: choices.Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "model", help="rank the kernels of a training or inference step, and say what to do next"
+    )
+    parser.add_argument(
+        "script", metavar="SCRIPT", help="a script that trains or calls a model, or a run of one (latest)"
+    )
+    parser.add_argument("--title", default="", help="the run's title")
+    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="where runs go ($TILESCOPE_RUNS)")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measures the script's step, or opens a run, and prints it."""
+    from tilescope.commands import profile  # noqa: PLC0415
+    from tilescope.notebook import modelling  # noqa: PLC0415
+
+    if profile.is_script(arguments.script):
+        of_script = profile.own_arguments(arguments.script, arguments.of_script)
+        found = modelling.profile_script(arguments.script, of_script, title=arguments.title, runs_dir=arguments.runs)
+    else:
+        found = modelling.open_model(arguments.script)
+    print(found)
+    return 0

@@ -1,0 +1,313 @@
+"""What to do next about a step: at most five suggestions, each with its predicted saving. Pure: step and ledger -> suggestions.
+
+A saving is of the whole step, and each is predicted as if it were the only change. ``bound`` is the most that it can save.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tilescope.collectors.foreign_files.operator_costs import SIZES
+from tilescope.hardware import roofs
+from tilescope.models import ledger as ledgers
+from tilescope.models.ledger import Entry, Ledger
+from tilescope.models.step_tables import pattern
+from tilescope.table import units
+from tilescope.table.run import Device
+from tilescope.table.step import BACKWARD, KERNEL, OPTIMIZER, Operator, Step
+
+#: Most suggestions, and the share of the step from which a saving is worth a line.
+MOST, WORTH = 5, 0.02
+#: The share of a roof that a good kernel reaches, and a matrix product.
+_GOOD, _GOOD_PRODUCT = 0.85, 0.75
+#: Seconds between the kernels of a CUDA graph, of the shortest kernel, and of the shortest product.
+_IN_GRAPH, _SHORTEST, _PRODUCT_LEAST = 1e-6, 2e-6, 5e-6
+#: The share of floors from which a step is already good.
+_ALREADY = 0.75
+#: Passes over a parameter's tensors of Adam on lists of tensors, and of the fused one.
+_ADAM_PASSES, _FUSED_PASSES = 20, 7
+_PRODUCT = re.compile(r"(aten::)?(addmm|mm|bmm|baddbmm|_scaled_mm|_grouped_mm|linear|matmul)$")
+_HEAVY = re.compile(
+    r"mm$|linear|matmul|conv|attention|embedding|index|sort|topk|scatter|gather|nccl|rng|triton_|foreach|fused_|cat$"
+)
+_COPIES = re.compile(r"aten::(contiguous|clone|copy_|reshape|_to_copy|to)$")
+#: Elements to which a 16-bit product's inner sizes are aligned.
+_ALIGNED = 8
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """One thing to do: ``text`` says what and where; ``saving`` and ``bound`` are seconds of the step."""
+
+    kind: str
+    text: str
+    saving: float
+    bound: float
+
+    def line(self, step: float) -> str:
+        """The suggestion as a line, its saving as a share of a step of so many seconds."""
+        share = units.text(self.saving / step, "ratio", 2)
+        most = f", at most {units.text(self.bound, 'second', 2)}" if self.bound > 1.05 * self.saving else ""
+        return f"{self.text}: saves about {units.text(self.saving, 'second', 2)} ({share} of the step{most})"
+
+
+def suggestions(step: Step, ledger: Ledger, device: Device) -> list[Suggestion]:
+    """The suggestions, the largest saving first. Empty for a step that is already good."""
+    rules: tuple[Callable[[Step, Ledger, Device], Iterable[Suggestion]], ...] = (
+        _graph, _stops, _fusions, _optimizer, _tf32, _padding, _copies,
+    )  # fmt: skip
+    found = [one for rule in rules for one in rule(step, ledger, device)]
+    worth = [one for one in found if one.saving >= WORTH * ledger.step]
+    return sorted(worth, key=lambda one: -one.saving)[:MOST]
+
+
+def already_good(ledger: Ledger, found: Sequence[Suggestion]) -> str:
+    """What to tell of a step for which nothing is suggested, or an empty text."""
+    if found:
+        return ""
+    share = ledger.parts["floor"] / ledger.step if ledger.step else 0.0
+    reached = f"{units.text(share, 'ratio', 2)} of the step is at the roofs"
+    if share >= _ALREADY:
+        return f"This step is already good: {reached}, and no change that Tilescope knows would save {WORTH:.0%} of it."
+    return f"No change that Tilescope knows would save {WORTH:.0%} of this step; {reached}."
+
+
+def _graph(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
+    launches = sum(entry.launch.kind == KERNEL and not entry.launch.in_graph for entry in ledger.entries)
+    waits = ledger.parts["cpu"] + ledger.parts["gaps"]
+    saving = waits - launches * _IN_GRAPH
+    if launches > 1 and saving > 0:
+        stops = len([stop for stop in step.stops if stop.operator])
+        first = f", after its {units.several(stops, 'stop')} below are gone" if stops else ""
+        yield Suggestion(
+            "graph",
+            f"Capture the step in a CUDA graph (torch.compile(mode='reduce-overhead') or torch.cuda.graph{first}): "
+            f"{units.several(launches, 'launch', 'launches')} wait for the CPU",
+            saving,
+            waits,
+        )
+
+
+def _stops(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
+    by_place: dict[tuple[str, str], list[float]] = {}
+    for stop in step.stops:
+        # The queue is empty once the call returns: the next launch is late by what the CPU needs to make it.
+        late = sum(
+            gap.cpu
+            for gap in ledger.gaps
+            if stop.start <= gap.end and gap.start <= stop.end + 1e-5 and gap.end > stop.end
+        )
+        if late:
+            what = stop.operator.removeprefix("aten::") or stop.name
+            by_place.setdefault((what, stop.site or pattern(stop.module)), []).append(late)
+    waits = ledger.parts["cpu"] + ledger.parts["gaps"]
+    for (what, where), saved in by_place.items():
+        at = f" at {where}" if where else ""
+        yield Suggestion(
+            "stop",
+            f"Move {what}{at} out of the step ({units.several(len(saved), 'time')}): the CPU waits there for the GPU, and then the GPU for the CPU",
+            min(sum(saved), waits),
+            max(waits, 0.0),
+        )
+
+
+def _fusions(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
+    """Chains of launches between matrix products, those of equal modules together."""
+    roof = roofs.roof(device, "hbm")
+    if roof is None:
+        return
+    groups: dict[tuple[str, str, tuple[str, ...]], list[tuple[float, float]]] = {}
+    for chain in _chains(step, ledger):
+        operators = [step.operator(entry.launch) for entry in chain]
+        needs = [
+            (operator.bytes_needed or 0.0) * entry.launch.part for operator, entry in zip(operators, chain, strict=True)
+        ]
+        if not all(needs):
+            continue
+        # Each link writes a tensor that the next launch reads.
+        links = sum(2 * min(_largest(operators[later]), needs[later - 1]) for later in range(1, len(needs)))
+        fused = max(sum(needs) - links, *map(_largest, operators))
+        time = sum(entry.share for entry in chain)
+        bound = time - max(fused / roof.value, _SHORTEST)
+        saving = time - max(fused / roof.value / _GOOD, _SHORTEST, *(entry.least for entry in chain))
+        names = tuple(dict.fromkeys(_operation(operator.outer or operator.name) for operator in operators))
+        key = (pattern(_common([operator.module for operator in operators])), operators[0].direction, names)
+        if saving > 0:
+            groups.setdefault(key, []).append((saving, bound))
+    for (module, direction, names), found in groups.items():
+        where = f" in {module}" if module else ""
+        way = " (backward)" if direction == BACKWARD else ""
+        times = f", {len(found)} times" if len(found) > 1 else ""
+        yield Suggestion(
+            "fuse",
+            f"Fuse {_listed(names)}{where}{way}{times}: one kernel, or torch.compile of that module",
+            sum(saving for saving, _ in found),
+            sum(bound for _, bound in found),
+        )
+    if len(groups) > 1:
+        every = [pair for found in groups.values() for pair in found]
+        yield Suggestion(
+            "compile",
+            f"Compile the model (torch.compile): it fuses {len(every)} chains of small kernels",
+            sum(saving for saving, _ in every),
+            sum(bound for _, bound in every),
+        )
+
+
+def _chains(step: Step, ledger: Ledger) -> Iterator[list[Entry]]:
+    """Launches that follow each other on a stream, none of which is a product or a library's large kernel."""
+    chain: list[Entry] = []
+    for entry in ledger.entries:
+        operator = step.operator(entry.launch)
+        fits = (
+            entry.launch.kind == KERNEL and bool(operator.name) and not operator.flops and operator.direction != OPTIMIZER
+            and not _HEAVY.search(operator.name) and not _HEAVY.search(operator.outer)
+        )  # fmt: skip
+        same = chain and (
+            chain[-1].launch.stream == entry.launch.stream
+            and step.operator(chain[-1].launch).direction == operator.direction
+        )
+        if chain and not (fits and same):
+            if len(chain) > 1:
+                yield chain
+            chain = []
+        if fits:
+            chain.append(entry)
+    if len(chain) > 1:
+        yield chain
+
+
+def _optimizer(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
+    entries = [entry for entry in ledger.entries if step.operator(entry.launch).direction == OPTIMIZER]
+    names = {step.operator(entry.launch).outer for entry in entries}
+    if not entries or any("fused" in name for name in names):
+        return
+    time = sum(entry.share for entry in entries)
+    adam = any("addcdiv" in name or "lerp" in name for name in names)
+    if not adam:
+        return
+    saving = time * (1 - _FUSED_PASSES / _ADAM_PASSES)
+    floor = sum(entry.least for entry in entries) * _FUSED_PASSES / _ADAM_PASSES
+    yield Suggestion(
+        "optimizer",
+        f"Give the optimizer fused=True: its {units.several(len(entries), 'launch', 'launches')} pass over the parameters about "
+        f"{_ADAM_PASSES} times, a fused step {_FUSED_PASSES} times",
+        saving,
+        time - floor,
+    )
+
+
+def _tf32(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
+    rate, hbm = roofs.roof(device, "tf32"), roofs.roof(device, "hbm")
+    found = [
+        (entry, operations)
+        for entry in ledger.entries
+        if (operations := (step.operator(entry.launch).flops or 0.0) * entry.launch.part)
+        and step.operator(entry.launch).dtypes
+        and ledgers.pipe(step.operator(entry.launch).dtypes, entry.launch.name) == "fp32"
+        and not entry.launch.counted.get("tensor_ops_tf32")
+    ]
+    if rate is None or hbm is None or not found:
+        return
+    time = sum(entry.share for entry, _ in found)
+    # A short product does not become shorter by a faster pipe.
+    least = good = 0.0
+    for entry, operations in found:
+        moved = (step.operator(entry.launch).bytes_needed or 0.0) * entry.launch.part / hbm.value
+        bound = min(entry.share, max(operations / rate.value, moved, _PRODUCT_LEAST))
+        least += bound
+        good += min(entry.share, max(bound, operations / rate.value / _GOOD_PRODUCT))
+    yield Suggestion(
+        "dtype",
+        f"Let {units.several(len(found), 'fp32 product')} use TF32 (torch.set_float32_matmul_precision('high')) or bf16: they run "
+        "on the CUDA cores",
+        time - good,
+        time - least,
+    )
+
+
+def _padding(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
+    """16-bit products whose inner sizes are no multiple of 8, against the rate of the step's other products."""
+    products = [
+        (entry, operator, operator.flops * entry.launch.part)
+        for entry in ledger.entries
+        if (operator := step.operator(entry.launch)).flops and _PRODUCT.search(operator.name)
+        and ledgers.pipe(operator.dtypes, "") in ("bf16", "fp16") and entry.share
+    ]  # fmt: skip
+    odd = [
+        one
+        for one in products
+        if any(shape[-1] % _ALIGNED or shape[-2] % _ALIGNED for shape in one[1].shapes if len(shape) > 1)
+    ]
+    rates = sorted(flops / entry.share for entry, operator, flops in products if (entry, operator, flops) not in odd)
+    rate = roofs.roof(device, "bf16")
+    if not odd or rate is None:
+        return
+    usual = rates[len(rates) // 2] if rates else rate.value * 0.5
+    by_shape: dict[tuple[tuple[int, ...], ...], list[tuple[float, float]]] = {}
+    for entry, operator, flops in odd:
+        by_shape.setdefault(operator.shapes, []).append((entry.share - flops / usual, entry.share - entry.least))
+    for shapes, found in by_shape.items():
+        saving = sum(saved for saved, _ in found)
+        sizes = " by ".join("×".join(map(str, shape)) for shape in shapes if len(shape) > 1)
+        if saving > 0:
+            yield Suggestion(
+                "padding",
+                f"Pad the product {sizes} to multiples of {_ALIGNED} ({units.several(len(found), 'time')})",
+                saving,
+                sum(bound for _, bound in found),
+            )
+
+
+def _copies(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
+    groups: dict[tuple[str, str], list[Entry]] = {}
+    for entry in ledger.entries:
+        operator = step.operator(entry.launch)
+        dtypes = {dtype for dtype, shape in zip(operator.dtypes, operator.shapes, strict=False) if shape}
+        # A change of the dtype is more than a copy; the optimizer's copies are the caller's own.
+        if (
+            entry.launch.kind == KERNEL
+            and operator.name == "aten::copy_"
+            and len(dtypes) == 1
+            and _COPIES.search(operator.outer)
+        ):
+            groups.setdefault((_operation(operator.outer), operator.site or pattern(operator.module)), []).append(entry)
+    for (what, where), entries in groups.items():
+        time = sum(entry.share for entry in entries)
+        at = f" at {where}" if where else ""
+        yield Suggestion(
+            "copy",
+            f"Avoid {what}{at} ({units.several(len(entries), 'time')}): it only copies, so read the other layout or write it at once",
+            time * 0.9,
+            time,
+        )
+
+
+def _largest(operator: Operator) -> float:
+    """Bytes of an operator's largest input."""
+    held = zip(operator.shapes, operator.dtypes, strict=False)
+    return float(max((math.prod(shape) * SIZES.get(dtype.lower(), 0) for shape, dtype in held), default=0))
+
+
+def _operation(name: str) -> str:
+    return re.sub(r"^(aten|tilescope|autograd)::", "", name).removesuffix("Backward0")
+
+
+def _common(modules: Sequence[str]) -> str:
+    """The path that all modules have in common."""
+    paths = [module.split(".") for module in modules]
+    same = []
+    for parts in zip(*paths, strict=False):
+        if len(set(parts)) > 1:
+            break
+        same.append(parts[0])
+    return ".".join(same)
+
+
+def _listed(names: Sequence[str], most: int = 4) -> str:
+    shown = list(names[:most])
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(shown) + more

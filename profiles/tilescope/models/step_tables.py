@@ -1,0 +1,137 @@
+"""Tables of a step: its kernels by module, and the tree of its modules. Pure: ledger -> frame."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import pandas as pd
+
+from tilescope.models import function_names
+from tilescope.models.ledger import Entry, Ledger
+from tilescope.table.step import COLLECTIVE, OPTIMIZER, Operator, Step
+
+#: Columns of ``kernels``: a row for the launches of one function, operator and place, the most time above the roof first.
+KERNELS = {
+    "function": "str", "operator": "str", "module": "str", "pass": "str", "site": "str", "launches": "int64", "time": "float64",
+    "share": "float64", "floor": "float64", "above": "float64", "roof": "str", "moved": "float64", "needed": "float64", "bytes_from": "str",
+}  # fmt: skip
+#: Columns of ``tree``: a row a module, each before its parts.
+TREE = {
+    "module": "str", "depth": "int64", "forward": "float64", "backward": "float64", "time": "float64", "share": "float64",
+    "floor": "float64", "above": "float64", "launches": "int64",
+}  # fmt: skip
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+#: The places of launches outside all modules.
+OUTSIDE, OPTIMIZERS, COMMUNICATION = "outside modules", "optimizer", "communication"
+
+
+def pattern(module: str) -> str:
+    """The path with a star for each layer's number: ``layers.*.mlp``."""
+    return _NUMBER.sub("*", module)
+
+
+def place(entry: Entry, operator: Operator) -> str:
+    """The module of a launch, or what it belongs to outside of modules."""
+    if entry.launch.kind == COLLECTIVE:
+        return COMMUNICATION
+    if operator.direction == OPTIMIZER:
+        return OPTIMIZERS
+    return operator.module or OUTSIDE
+
+
+def kernels(step: Step, ledger: Ledger) -> pd.DataFrame:
+    """A row for each function, operator and place; the numbers of layers count as one place. Times are seconds of the step."""
+    groups: dict[tuple[str, ...], list[Entry]] = {}
+    for entry in ledger.entries:
+        operator = step.operator(entry.launch)
+        of = pattern(place(entry, operator))
+        key = (
+            function_names.said(entry.launch.name),
+            operator.outer or operator.name,
+            of,
+            operator.direction,
+            operator.site,
+        )
+        groups.setdefault(key, []).append(entry)
+    rows = [
+        dict(zip(KERNELS, (*key, len(entries), *_sums(step, ledger, entries)), strict=True))
+        for key, entries in groups.items()
+    ]
+    found = pd.DataFrame(rows, columns=list(KERNELS)).astype(KERNELS)
+    order = found["above"].where(found["floor"] > 0, found["time"]).sort_values(ascending=False, kind="stable").index
+    return found.loc[order].reset_index(drop=True)
+
+
+def _sums(step: Step, ledger: Ledger, entries: list[Entry]) -> tuple[object, ...]:
+    time = sum(entry.share for entry in entries)
+    known = all(entry.floor for entry in entries)
+    largest = max((entry for entry in entries if entry.floor), key=lambda entry: entry.least, default=None)
+    counted = [
+        entry.launch.counted["dram_bytes_read"] + entry.launch.counted["dram_bytes_written"]
+        for entry in entries
+        if {"dram_bytes_read", "dram_bytes_written"} <= entry.launch.counted.keys()
+    ]
+    needs = [
+        operator.bytes_needed * entry.launch.part
+        for entry in entries
+        if (operator := step.operator(entry.launch)).bytes_needed is not None
+    ]
+    absent = float("nan")
+    return (
+        time,
+        time / ledger.step if ledger.step else absent,
+        sum(entry.least for entry in entries) if known else absent,
+        sum(entry.above for entry in entries) if known else absent,
+        largest.floor.roof if largest and largest.floor else "",
+        sum(counted) if len(counted) == len(entries) else absent,
+        sum(needs) if len(needs) == len(entries) else absent,
+        "counted" if len(counted) == len(entries) else "modelled" if len(needs) == len(entries) else "",
+    )
+
+
+def tree(step: Step, ledger: Ledger) -> pd.DataFrame:
+    """A row for each module and each of its parts, in the order in which they first ran. A module's time is that of all its parts.
+
+    A launch of the backward pass belongs to the module of its forward operator.
+    """
+    nodes: dict[tuple[str, ...], dict[str, float]] = {}
+    for entry in ledger.entries:
+        if not entry.share:
+            continue
+        operator = step.operator(entry.launch)
+        path = tuple(place(entry, operator).split("."))
+        for depth in range(len(path)):
+            node = nodes.setdefault(
+                path[: depth + 1], dict.fromkeys(("time", "floor", "above", "launches", "forward", "backward"), 0)
+            )
+            node["time"] += entry.share
+            node["floor"] += entry.least
+            node["above"] += entry.above
+            node["launches"] += 1
+            if operator.direction in ("forward", "backward"):
+                node[operator.direction] += entry.share
+    rows = [
+        {
+            "module": path[-1],
+            "depth": len(path) - 1,
+            "share": node["time"] / ledger.step if ledger.step else 0.0,
+            **node,
+        }
+        for path, node in ((path, nodes[path]) for path in _ordered(nodes))
+    ]
+    return pd.DataFrame(rows, columns=list(TREE)).astype(TREE)
+
+
+def _ordered(paths: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Each path before its parts, siblings in their order of appearance."""
+    children: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for path in paths:
+        children.setdefault(path[:-1], []).append(path)
+    found: list[tuple[str, ...]] = []
+    waiting = list(reversed(children.get((), [])))
+    while waiting:
+        path = waiting.pop()
+        found.append(path)
+        waiting += reversed(children.get(path, []))
+    return found

@@ -1,0 +1,96 @@
+"""A run of a model as text: the ledger in one line and as a bar, the table of kernels, and what to do next. Pure: run -> text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from tilescope.models import ledger, next_steps, step_tables, terminal
+from tilescope.models.ledger import PARTS, Ledger
+from tilescope.table import units
+from tilescope.table.run import Device
+from tilescope.table.step import Step
+
+#: Characters of the bar, and the letter of each part.
+_WIDTH = 60
+_MARKS = {
+    "floor": "█",
+    "above": "▓",
+    "unknown": "?",
+    "copies": "c",
+    "communication": "n",
+    "gaps": "·",
+    "cpu": "-",
+    "idle": " ",
+}
+#: Rows of the table.
+_ROWS = 15
+
+
+def sentence(found: Ledger) -> str:
+    """The ledger in one line: the parts, their sum, and the step that they are of."""
+    shown = [(name, seconds) for name, seconds in found.parts.items() if seconds >= 0.0005 * found.step]
+    parts = " + ".join(f"{units.text(seconds, 'second')} {PARTS[name]}" for name, seconds in shown)
+    agrees = abs(found.error) <= ledger.TOLERANCE
+    said = (
+        ""
+        if agrees
+        else f", {abs(found.error):.0%} {'more' if found.error > 0 else 'less'} than the step: the trace is not of it as it runs"
+    )
+    return f"{parts} = {units.text(found.total, 'second')} of {units.text(found.step, 'second')}{said}"
+
+
+def bar(found: Ledger) -> str:
+    """The parts as one bar of characters, with its key."""
+    total = found.total or 1.0
+    drawn, done = "", 0.0
+    for name, seconds in found.parts.items():
+        done += seconds
+        drawn += _MARKS[name] * (round(done / total * _WIDTH) - len(drawn))
+    key = ", ".join(
+        f"{_MARKS[name]} {PARTS[name]}" for name, seconds in found.parts.items() if seconds >= 0.0005 * total
+    )
+    return f"[{drawn}]  {key}"
+
+
+def lines(step: Step, device: Device) -> Iterator[str]:
+    """The text of a step without its table, line by line."""
+    found = ledger.of(step, device)
+    per_step = f" ({units.several(len(step.launches), 'launch', 'launches')})"
+    yield f"A step is {units.text(found.step, 'second')}{per_step}: {step.found or 'the step of a trace'}"
+    yield sentence(found)
+    yield bar(found)
+    if found.slowed > 0.005 * found.step:
+        yield f"The profiler slowed the CPU by {units.text(found.slowed, 'second')}, which is left out."
+    suggested = next_steps.suggestions(step, found, device)
+    if suggested:
+        yield "What to do next, each as if it were the only change:"
+        yield from (f"  {number}. {one.line(found.step)}" for number, one in enumerate(suggested, 1))
+    else:
+        yield next_steps.already_good(found, suggested)
+
+
+def table(step: Step, device: Device) -> str:
+    """The kernels with the most time above their roof."""
+    found = ledger.of(step, device)
+    frame = step_tables.kernels(step, found)
+    headings = ["kernel", "where", "pass", "launches", "time", "of step", "above roof", "roof", "bytes"]
+    rows = [
+        [
+            row["function"], " ".join(filter(None, [row["module"], row["site"]])), row["pass"], f"{row['launches']}",
+            units.text(row["time"], "second"), units.text(row["share"], "ratio", 2), units.text(row["above"], "second"), row["roof"],
+            _bytes(row),
+        ]
+        for row in frame.head(_ROWS).to_dict("records")
+    ]  # fmt: skip
+    more = (
+        f"\n{len(frame) - _ROWS} more rows: the page and the run's folder have them all" if len(frame) > _ROWS else ""
+    )
+    return terminal.render(headings, rows, keys=7) + more
+
+
+def _bytes(row: dict[str, float | str]) -> str:
+    value = row["moved"] if row["bytes_from"] == "counted" else row["needed"]
+    if not isinstance(value, float) or math.isnan(value):
+        return ""
+    return f"{units.text(value, 'byte')} {row['bytes_from']}"

@@ -1,0 +1,226 @@
+"""``tilescope.profile_model`` and ``tilescope model``: where a step's time goes, how far each kernel is from its roof, what to do next.
+
+The step is measured in this process, as it runs. The result is an ordinary run, whose folder also has the step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import tempfile
+import types
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from tilescope.collectors.foreign_files import contents, step_trace
+from tilescope.collectors.ncu import counters
+from tilescope.files.bounded_reading import one_line
+from tilescope.hardware import device
+from tilescope.models import step_text, terminal
+from tilescope.notebook import script_running
+from tilescope.notebook.opened_run import Profile
+from tilescope.runs import steps, store
+from tilescope.runs.store import RunWriter
+from tilescope.table.run import Run
+from tilescope.table.step import COPY, FILL, Step, StepLaunch
+from tilescope.version import VERSION
+
+if TYPE_CHECKING:
+    from tilescope.captures.step_passes import Measured
+
+#: The function of a script that is its step, where the script makes too few steps.
+FUNCTION = "step"
+_NO_STEPS = (
+    "no step was found: a step is one loop of a training program, from one optimizer.step() to the next, or a call of a module; "
+    "else write the step as a function step() of the script"
+)
+
+
+class ModelProfile(Profile):
+    """The run of a model's step. Its text is the ledger, what to do next, and the kernels with the most time above their roof."""
+
+    @property
+    def step(self) -> Step:
+        """The step. Raises StoreError for a damaged file, and where the run is of no step."""
+        found = steps.read(self.folder)
+        if found is None:
+            raise store.StoreError(f"{self.run.id} is of no model's step: make one with 'tilescope model script.py'")
+        return found
+
+    def __repr__(self) -> str:
+        step, device = self.step, self.run.device
+        notes = (f"note: {note}" for note in self.run.notes)
+        said = [*step_text.lines(step, device), step_text.table(step, device), *notes, f"run: {self.folder}"]
+        return terminal.plain("\n".join(said))
+
+    def _repr_html_(self) -> str:
+        from html import escape  # noqa: PLC0415
+
+        return f"<pre>{escape(repr(self))}</pre>"
+
+
+def profile_model(step: Callable[[], Any], *, title: str = "", runs_dir: Path | str | None = None) -> ModelProfile:
+    """Measures ``step``, a function without arguments that makes one training or inference step, which is called about 20 times.
+
+    Raises ValueError, in one line, where there is no GPU.
+    """
+    folder = _ready(runs_dir)
+    from tilescope.captures import step_passes  # noqa: PLC0415 - it imports torch
+
+    measured = step_passes.of_calls(step)
+    return kept(measured, title or f"a step of {getattr(step, '__name__', 'a model')}", folder)
+
+
+def profile_script(
+    script: str, arguments: Sequence[str] = (), *, title: str = "", runs_dir: Path | str | None = None
+) -> ModelProfile:
+    """Runs a script until a step of it is measured. A script that makes too few steps may have a function ``step``, which is called instead.
+
+    Raises ValueError, in one line, for a script that cannot be run or that has no step, and where there is no GPU.
+    """
+    folder = _ready(runs_dir)
+    from tilescope.captures import step_boundaries, step_passes  # noqa: PLC0415 - they import torch
+
+    passes = step_passes.Passes(lambda on: setattr(boundaries, "annotating", on))
+
+    def begin(found: str) -> None:
+        passes.begin(found)
+        if passes.done:
+            raise _MeasuredError
+
+    boundaries = step_boundaries.Boundaries(begin)
+    by_itself: list[Measured] = []
+
+    def then(module: types.ModuleType) -> None:
+        step = vars(module).get(FUNCTION)
+        if callable(step) and not passes.done:
+            passes.close()
+            by_itself.append(step_passes.of_calls(step))
+
+    ended = ""
+    with contextlib.suppress(_MeasuredError):
+        ended = script_running.run_script(script, arguments, boundaries.watched(), then)
+    passes.close()
+    measured = by_itself[0] if by_itself else passes.measured
+    if not measured.trace:
+        why = passes.missing if passes.measured.steps else _NO_STEPS
+        raise ValueError(f"{script}: {'; '.join(filter(None, [ended, why]))}")
+    return kept(measured, title or script, folder)
+
+
+class _MeasuredError(BaseException):
+    """Ends a script whose step is measured."""
+
+
+def open_model(name: str = "latest") -> ModelProfile:
+    """Opens the run of a model's step by its id, the start of it, its folder, or ``latest``. Raises StoreError for a run of no step."""
+    found = ModelProfile.of(store.open_run(store.find(name)))
+    _ = found.step
+    return found
+
+
+def _ready(runs_dir: Path | str | None) -> Path:
+    folder = (Path(runs_dir) if runs_dir else store.runs_dir()).absolute()
+    store.check_writable(folder)
+    if why := device.unavailable():
+        raise ValueError(f"{why}; a trace of torch.profiler from another machine opens with 'tilescope open'")
+    return folder
+
+
+def kept(measured: Measured, title: str, folder: Path) -> ModelProfile:
+    """Writes the run of a measured step. Raises ValueError for a trace without a launch."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        file.write(measured.trace)
+        file.flush()
+        step = step_trace.read(Path(file.name), measured.found)
+    if step is None:
+        raise ValueError(f"{title}: the step launches nothing on a GPU")
+    step, notes = counted(step, measured)
+    step = dataclasses.replace(step, plain=measured.plain, overhead=measured.seconds)
+    gpu = device.detect()
+    versions = {**device.installed(), "driver": device.driver(), "tilescope": VERSION}
+    run = Run(
+        id=store.new_id(),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        device=gpu or contents.device(),
+        kernels={},
+        versions={name: version for name, version in versions.items() if version},
+        settings={"target": gpu.target if gpu else "", "tool": "tilescope model"},
+        title=one_line(title),
+        notes=(*measured.notes, *notes),
+    )
+    return ModelProfile.of(write(run, table(step), step, folder))
+
+
+def write(run: Run, rows: pd.DataFrame, step: Step, folder: Path) -> store.LoadedRun:
+    """Writes a run with its step into the folder of runs."""
+    kernels = {name: {"passes": ["forward"]} for name in dict.fromkeys(rows["kernel"])}
+    writer = RunWriter(folder, dataclasses.replace(run, kernels={**kernels, **run.kernels}))
+    try:
+        writer.append(rows, store.MODEL)
+        steps.write(writer.folder, step)
+        return store.open_run(writer.finish())
+    except BaseException:
+        writer.discard()
+        raise
+
+
+def table(step: Step) -> pd.DataFrame:
+    """The step's launches as rows of the table: times by torch.profiler, counters by CUPTI."""
+    timed, told = contents.Rows("torch_profiler"), contents.Rows("cupti")
+    for number, launch in enumerate(step.launches):
+        workload = contents.workload(launch.grid, launch.block) if launch.moved is None else f"{launch.moved:.0f} bytes"
+        threads, blocks = contents.product(launch.block), contents.product(launch.grid)
+        values = {"gpu_time": launch.duration, "block_threads": threads, "grid_blocks": blocks}
+        timed.add(launch.name, workload, number, values)
+        # The time of a launch that is counted is longer, and not of the step.
+        told.add(
+            launch.name, workload, number, {name: value for name, value in launch.counted.items() if name != "gpu_time"}
+        )
+    return pd.concat([timed.frame(), told.frame()], ignore_index=True) if len(told) else timed.frame()
+
+
+def counted(step: Step, measured: Measured) -> tuple[Step, list[str]]:
+    """The step with the counters of each launch, aligned by order and name, and notes on launches that were not found."""
+    if not measured.counted:
+        return step, []
+    launched = [place for place, launch in enumerate(step.launches) if launch.kind not in (COPY, FILL)]
+    by_call = sorted(launched, key=lambda place: _called(step.launches[place]))
+    pairs = list(
+        _aligned([_bare(step.launches[place].name) for place in by_call], [_bare(name) for name in measured.launches])
+    )
+    launches: list[StepLaunch] = list(step.launches)
+    for mine, theirs in pairs:
+        place = by_call[mine]
+        values = counters.metrics(measured.counted[theirs], measured.capability)
+        launches[place] = dataclasses.replace(launches[place], counted=values)
+    missing = len(by_call) - len(pairs)
+    notes = (
+        [f"{missing} of {len(by_call)} launches were not found among the counted ones, so their bytes are modelled"]
+        if missing
+        else []
+    )
+    return dataclasses.replace(step, launches=tuple(launches)), notes
+
+
+def _called(launch: StepLaunch) -> float:
+    return launch.start if launch.call is None else launch.call
+
+
+def _aligned(mine: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
+    if mine == theirs:
+        return [(place, place) for place in range(len(mine))]
+    blocks = difflib.SequenceMatcher(None, mine, theirs, autojunk=False).get_matching_blocks()
+    return [(block.a + offset, block.b + offset) for block in blocks for offset in range(block.size)]
+
+
+def _bare(name: str) -> str:
+    """A function's name without what demanglers write differently."""
+    return "".join(
+        letter for letter in name.replace("(anonymous namespace)", "").replace("<unnamed>", "") if letter.isalnum()
+    )[:200]

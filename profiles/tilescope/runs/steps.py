@@ -1,0 +1,39 @@
+"""The step of a model that a run is of, in a file of the run's folder. Imports neither torch nor triton."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+from pathlib import Path
+
+from tilescope.files import atomic_writing, bounded_reading, json_shape
+from tilescope.runs.reader import damaged
+from tilescope.table.step import Step
+
+#: The file in a run's folder.
+FILE = "step.json.gz"
+
+
+def write(folder: Path, step: Step) -> None:
+    """Writes the step into a run's folder."""
+    data = json_shape.storable(dataclasses.asdict(step))
+    packed = gzip.compress(json.dumps(data, separators=(",", ":")).encode(), mtime=0)
+    atomic_writing.replace(folder / FILE, lambda to: to.write_bytes(packed))
+
+
+def has(folder: Path) -> bool:
+    """Whether the run is of a model's step."""
+    return (folder / FILE).is_file()
+
+
+def read(folder: Path) -> Step | None:
+    """The run's step; None where it has none. Raises StoreError for a damaged file."""
+    path = folder / FILE
+    try:
+        found: Step = json_shape.fit(bounded_reading.data_of(path, folder), Step, "")
+        return found
+    except FileNotFoundError:
+        return None
+    except (ValueError, LookupError) as error:
+        raise damaged(path, error) from error

@@ -1,0 +1,128 @@
+"""A step's ledger adds up, and each moment of it belongs to one part."""
+
+import dataclasses
+
+import pytest
+from tilescope.hardware.ceilings import PRODUCTS
+from tilescope.models import ledger, next_steps, step_tables, step_text
+from tilescope.table.run import Device
+from tilescope.table.step import COLLECTIVE, COPY, Operator, Step, StepLaunch, Stop
+
+H200 = next(one for one in PRODUCTS if one.name == "NVIDIA H200")
+DEVICE = Device(H200.name, H200.target, 132, H200.l2_bytes, H200.memory_bytes, True, H200.ceilings)
+US = 1e-6
+#: 48 MB take 10 µs at the datasheet's bandwidth.
+ADD = Operator(
+    "aten::add", "aten::add", ((4_000_000,),) * 2, ("float",) * 2, "Net.layers.0", "net.py:4", "forward", 48e6, None
+)
+
+
+def launch(start, duration, **more):
+    """A launch of ``ADD`` that the CPU called 2 µs before its start."""
+    return StepLaunch(
+        **{"name": "add", "kind": "kernel", "start": start * US, "duration": duration * US, "stream": "7",
+           "call": (start - 2) * US, "operator": 0} | more
+    )  # fmt: skip
+
+
+def step(*launches, window, **more):
+    return Step(tuple(launches), (ADD,), window * US, **more)
+
+
+def parts(of):
+    """The parts in microseconds that are not 0."""
+    found = ledger.of(of, DEVICE)
+    assert found.total == pytest.approx(found.step)
+    return {name: round(seconds / US, 6) for name, seconds in found.parts.items() if seconds > 1e-12}
+
+
+def test_ledger_two_streams_overlap_time_counts_once():
+    beside = step(launch(0, 20), launch(10, 20, stream="8"), window=30)
+    assert parts(beside) == {"floor": 20, "above": 10}
+    shares = [round(entry.share / US, 6) for entry in ledger.of(beside, DEVICE).entries]
+    assert shares == [15, 15]
+
+
+def test_ledger_copy_and_collective_have_what_kernels_leave():
+    of = step(
+        launch(0, 20),
+        launch(10, 20, kind=COLLECTIVE, name="ncclDevKernel_AllReduce", operator=None),
+        launch(15, 10, kind=COPY, name="Memcpy HtoD", moved=100.0, operator=None),
+        window=30,
+    )
+    assert parts(of) == {"floor": 10, "above": 10, "copies": 5, "communication": 5}
+
+
+def test_ledger_gap_is_divided_at_the_cpus_call():
+    of = step(launch(0, 10), launch(30, 10, call=25 * US), window=50, next_call=48 * US, away=((12 * US, 20 * US),))
+    assert parts(of) == {"floor": 20, "gaps": 5 + 2, "cpu": 15 - 8 + 8, "idle": 8}
+
+
+def test_ledger_profiler_slows_the_cpu_alone():
+    slow = step(launch(0, 10), launch(30, 10, call=29 * US), window=40, plain=25 * US)
+    assert parts(slow) == {"floor": 20, "gaps": 1, "cpu": 4}
+    busy = ledger.of(dataclasses.replace(slow, plain=15 * US), DEVICE)
+    assert busy.error == pytest.approx(1 / 3)
+    assert "33% more than the step" in step_text.sentence(busy)
+
+
+def test_floor_counted_bytes_come_before_modelled_ones():
+    counted = {"dram_bytes_read": 24e6, "dram_bytes_written": 0.0, "tensor_ops_bf16": 98.94e6}
+    of = step(launch(0, 20, counted=counted), launch(20, 20, operator=None), window=40)
+    found = ledger.of(of, DEVICE).entries
+    assert found[0].floor == ledger.Floor(pytest.approx(5e-6), "HBM", True)
+    assert found[1].floor is None
+    assert parts(of) == {"floor": 5, "above": 15, "unknown": 20}
+
+
+def test_tables_layers_are_one_place_and_sorted_by_distance():
+    other = dataclasses.replace(ADD, module="Net.layers.1")
+    of = Step((launch(0, 20), launch(20, 20, operator=1), launch(40, 11, name="other")), (ADD, other), 51 * US)
+    found = ledger.of(of, DEVICE)
+    kernels = step_tables.kernels(of, found)
+    assert kernels[["function", "module", "launches"]].to_numpy().tolist() == [
+        ["add", "Net.layers.*", 2],
+        ["other", "Net.layers.*", 1],
+    ]
+    tree = step_tables.tree(of, found)
+    assert list(zip(tree["depth"], tree["module"], tree["launches"], strict=True)) == [
+        (0, "Net", 3), (1, "layers", 3), (2, "0", 2), (2, "1", 1)
+    ]  # fmt: skip
+
+
+def kinds(of):
+    return [one.kind for one in next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)]
+
+
+def test_suggestions_good_step_is_told_so():
+    good = step(*(launch(12 * n, 12, operator=None if n % 2 else 0) for n in range(1)), window=12)
+    found = ledger.of(good, DEVICE)
+    assert kinds(good) == []
+    assert next_steps.already_good(found, []).startswith("This step is already good: 83 %")
+
+
+def test_suggestions_cpu_bound_step_wants_a_graph():
+    late = [launch(40 * n, 11, call=(40 * n - 1) * US, operator=None) for n in range(50)]
+    of = step(*late, window=2000, next_call=1999 * US)
+    found = next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)
+    assert [one.kind for one in found] == ["graph"]
+    assert found[0].saving == pytest.approx(50 * 28 * US)
+
+
+def test_suggestions_stop_names_the_line_and_silent_without_a_gap():
+    stop = Stop("cudaStreamSynchronize", 12 * US, 31 * US, "aten::item", "", "train.py:9")
+    launches = [launch(0, 30, operator=None), launch(60, 40, call=58 * US, operator=None)]
+    of = step(*launches, window=100, stops=(stop,))
+    text = next(one.text for one in next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE) if one.kind == "stop")
+    assert "item at train.py:9" in text
+    queued = step(launch(0, 60, operator=None), launch(60, 40, operator=None), window=100, stops=(stop,))
+    assert kinds(queued) == []
+
+
+def test_suggestions_chain_of_adds_is_fused_once():
+    chain = [launch(12 * n, 12) for n in range(4)]
+    of = step(*chain, window=48)
+    (found,) = next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)
+    assert found.kind == "fuse"
+    # 4 × 48 MB less three links of 32 MB are 96 MB.
+    assert found.saving == pytest.approx(48 * US - 96e6 / 4.8e12 / 0.85)

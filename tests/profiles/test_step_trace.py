@@ -1,0 +1,230 @@
+"""Steps in traces of torch.profiler: launches with their operator, module and line, and the passes over a running program."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tilescope import cli
+from tilescope.captures.step_boundaries import Boundaries
+from tilescope.captures.step_passes import Passes
+from tilescope.collectors.foreign_files import operator_costs, step_trace
+from tilescope.files import bounded_reading, json_shape
+from tilescope.models import ledger
+from tilescope.notebook import modelling, script_running
+from tilescope.runs import steps, store
+from tilescope.table.step import BACKWARD, FORWARD, OPTIMIZER, Step
+
+FIXTURES = Path(__file__).parent / "fixtures" / "steps"
+MAIN, AUTOGRAD = 1, 2
+ADD = {
+    "Input Dims": [[64, 32], [64, 32], []],
+    "Input type": ["float", "float", "Scalar"],
+    "Concrete Inputs": ["", "", "1"],
+}
+
+
+class Trace:
+    """A trace that is written event by event. Each launch starts 3 µs after its call and lasts 5 µs."""
+
+    def __init__(self):
+        self.events = []
+        self.launches = 0
+
+    def range(self, name, start, end, cat="cpu_op", thread=MAIN, **args):
+        self.events.append(
+            {
+                "ph": "X",
+                "cat": cat,
+                "name": name,
+                "pid": 1,
+                "tid": thread,
+                "ts": start,
+                "dur": end - start,
+                "args": args,
+            }
+        )
+
+    def launch(self, name, call, thread=MAIN, cat="kernel", **args):
+        self.launches += 1
+        args |= {"correlation": self.launches, "stream": 7, "device": 0}
+        self.range("cudaLaunchKernel", call, call + 1, "cuda_runtime", thread, correlation=self.launches)
+        self.events.append(
+            {"ph": "X", "cat": cat, "name": name, "pid": 0, "tid": 7, "ts": call + 3, "dur": 5, "args": args}
+        )
+
+    def write(self, path):
+        gpu = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132}
+        path.write_text(json.dumps({"schemaVersion": 1, "deviceProperties": [gpu], "traceEvents": self.events}))
+        return path
+
+
+def train(trace, start, mark="", optimizer="Optimizer.step#SGD.step"):
+    """A step of 100 µs: a forward operator in a module, its backward one in another thread, and the optimizer's."""
+    if mark:
+        trace.range(mark, start, start + 100, "user_annotation")
+    trace.range("tilescope.module#Net", start, start + 30, "user_annotation")
+    trace.range("net.py(7): forward", start + 1, start + 29, "python_function")
+    trace.range("tilescope.module#Net.layers.0", start + 2, start + 28, "user_annotation")
+    trace.range("aten::add", start + 5, start + 15, **{"Sequence number": 40, **ADD})
+    trace.launch("add_kernel", start + 6, grid=[2, 1, 1], block=[128, 1, 1])
+    trace.range(
+        "autograd::engine::evaluate_function: AddBackward0",
+        start + 35,
+        start + 55,
+        thread=AUTOGRAD,
+        **{"Sequence number": 40},
+    )
+    trace.range("aten::mul", start + 40, start + 50, thread=AUTOGRAD, **ADD)
+    trace.launch("mul_kernel", start + 41, thread=AUTOGRAD)
+    trace.launch("mul_tail", start + 46, thread=AUTOGRAD)
+    trace.range(optimizer, start + 60, start + 80, "user_annotation")
+    trace.range("aten::add_", start + 61, start + 70, **ADD)
+    trace.launch("add__kernel", start + 62)
+
+
+def whole(trace, tmp_path):
+    return step_trace.read(trace.write(tmp_path / "trace.json"))
+
+
+def test_step_backward_launch_has_its_forward_operators_module(tmp_path):
+    trace = Trace()
+    for number in range(3):
+        train(trace, 1000 + 100 * number, f"tilescope.step#{number}")
+    step = whole(trace, tmp_path)
+    assert step.window == pytest.approx(100e-6)
+    assert [launch.name for launch in step.launches] == ["add_kernel", "mul_kernel", "mul_tail", "add__kernel"]
+    places = [(one.name, one.module, one.site, one.direction) for one in map(step.operator, step.launches)]
+    module = "Net.layers.0", "net.py:7"
+    assert places == [
+        ("aten::add", *module, FORWARD), ("aten::mul", *module, BACKWARD), ("aten::mul", *module, BACKWARD),
+        ("aten::add_", "", "", OPTIMIZER),
+    ]  # fmt: skip
+    # Two launches of one call share what the operator needs.
+    assert [launch.part for launch in step.launches] == [1, 0.5, 0.5, 1]
+    assert step.launches[0].call == pytest.approx(-3e-6)
+    assert step.next_call == pytest.approx(97e-6)
+
+
+@pytest.mark.parametrize(
+    ("mark", "optimizer", "found", "window"),
+    [("ProfilerStep#{}", "x", "a step of torch.profiler", 100e-6), ("", "Optimizer.step#SGD.step", "from one step of SGD to the next", 100e-6),
+     ("", "x", "the whole trace", 361e-6)],
+)  # fmt: skip
+def test_step_of_another_tools_trace_is_found(mark, optimizer, found, window, tmp_path):
+    trace = Trace()
+    for number in range(4):
+        train(trace, 1000 + 100 * number, mark.format(number), optimizer)
+    step = whole(trace, tmp_path)
+    assert (step.found, step.window) == (found, pytest.approx(window))
+
+
+def test_step_stop_and_absence_of_the_cpu_are_noted(tmp_path):
+    trace = Trace()
+    train(trace, 1000, "tilescope.step#0")
+    trace.range("aten::item", 1085, 1095)
+    trace.range("cudaStreamSynchronize", 1088, 1093, "cuda_runtime")
+    trace.range("cudaMemcpyAsync", 1086, 1087, "cuda_runtime")
+    train(trace, 2000, "tilescope.step#1")
+    step = whole(trace, tmp_path)
+    assert [(stop.name, stop.operator) for stop in step.stops] == [("cudaStreamSynchronize", "aten::item")]
+    assert step.away == ((pytest.approx(86e-6), pytest.approx(996e-6)),)
+
+
+def test_opened_trace_has_a_ledger_with_modelled_bytes(tmp_path, capsys):
+    trace = Trace()
+    for number in range(3):
+        train(trace, 1000 + 100 * number, f"ProfilerStep#{number}")
+    path = trace.write(tmp_path / "trace.json")
+    assert cli.main(["open", str(path), "--runs", str(tmp_path / "runs")]) == 0
+    assert "= 100 µs of 100 µs" in capsys.readouterr().out
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert cli.main(["model", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "modelled" in said
+    assert "counted" not in said
+    (folder / steps.FILE).write_bytes(b"{")
+    with pytest.raises(store.StoreError, match="cannot be read"):
+        steps.read(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "dtypes", "values", "cost"),
+    [
+        ("aten::mm", [[4, 8], [8, 16]], ["c10::BFloat16"] * 2, [], (2 * (32 + 128 + 64), 2 * 4 * 8 * 16)),
+        ("aten::addmm", [[16], [4, 8], [8, 16]], ["float"] * 3, [], (4 * (16 + 32 + 128 + 64), 2 * 4 * 8 * 16)),
+        ("aten::copy_", [[8], [8]], ["float", "c10::BFloat16"], [], (48, None)),
+        ("aten::add_", [[8], [8], []], ["float", "float", "Scalar"], [], (96, None)),
+        ("aten::embedding", [[1000, 8], [5]], ["float", "long int"], [], (40 + 2 * 5 * 32, None)),
+        ("aten::cudnn_convolution", [[1, 3, 8, 8], [4, 3, 3, 3]], ["float"] * 2, ["", "", "[1, 1]", "[2, 2]", "[1, 1]"],
+         (4 * (192 + 108 + 64), 2 * 64 * 27)),
+        ("aten::_scaled_dot_product_flash_attention", [[1, 2, 16, 8]] * 3, ["c10::Half"] * 3, ["", "", "", "0.", "True"], (4 * 2 * 256, 2 * 256 * 16)),
+        ("aten::_flash_attention_forward", [[1, 16, 2, 8]] * 3, ["c10::Half"] * 3, ["0.", "False"], (4 * 2 * 256, 4 * 256 * 16)),
+        ("aten::item", [[]], ["Scalar"], [], (None, None)),
+    ],
+)  # fmt: skip
+def test_cost_of_operator_is_modelled_from_its_shapes(name, shapes, dtypes, values, cost):
+    assert operator_costs.cost(name, shapes, dtypes, values) == cost
+
+
+@pytest.mark.parametrize("name", ["llama_inference_h200", "transformer_block_h200"])
+def test_ledger_of_recorded_step_adds_up(name):
+    data = bounded_reading.data_of(FIXTURES / f"{name}.json.gz")
+    step = json_shape.fit(data, Step, "")
+    found = ledger.of(step, modelling.contents.device("NVIDIA H200", "sm_90"))
+    assert abs(found.error) < ledger.TOLERANCE
+    kernels = [launch for launch in step.launches if launch.kind == "kernel"]
+    assert all(launch.counted for launch in kernels)
+    products = [
+        launch
+        for launch in kernels
+        if step.operator(launch).name == "aten::mm" and step.operator(launch).dtypes[0] == "c10::BFloat16"
+    ]
+    counted = sum(launch.counted.get("tensor_ops_bf16", 0.0) for launch in products)
+    modelled = sum((step.operator(launch).flops or 0.0) * launch.part for launch in products)
+    assert counted == pytest.approx(modelled, rel=0.01)
+
+
+def test_boundaries_training_follows_the_first_optimizer(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "nets = [nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4))]\n"
+        "optimizers = [torch.optim.SGD(net.parameters()) for net in nets]\n"
+        "for _ in range(5):\n"
+        "    for net, optimizer in zip(nets, optimizers):\n"
+        "        net(torch.ones(2, 4)).sum().backward()\n"
+        "        optimizer.step()\n"
+    )
+    seen = []
+    assert script_running.run_script(str(script), [], Boundaries(seen.append).watched()) == ""
+    assert seen == ["training step, from one step of SGD to the next"] * 5
+
+
+def test_boundaries_inference_follows_the_outermost_module():
+    net, seen = torch.nn.Sequential(torch.nn.Linear(4, 4)), []
+    compiled = torch.compile(net, backend="eager", fullgraph=True)
+    with Boundaries(seen.append).watched(), torch.no_grad():
+        for _ in range(6):
+            net(torch.ones(2, 4))
+            compiled(torch.ones(2, 4))
+    assert seen == ["calls of Sequential"] * 4
+
+
+def test_passes_too_few_steps_say_how_many_are_needed():
+    passes = Passes()
+    for _ in range(3):
+        passes.begin("calls of Net")
+    passes.close()
+    assert "it made 3 steps, and about 16 are needed" in passes.missing
+    assert passes.done
+
+
+def test_model_without_a_gpu_says_what_to_do(tmp_path, capsys):
+    script = tmp_path / "none.py"
+    script.write_text("")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert cli.main(["model", "--runs", str(tmp_path), str(script)]) == 2
+    assert "tilescope open" in capsys.readouterr().err
