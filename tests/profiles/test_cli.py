@@ -82,7 +82,7 @@ def test_help_lists_twelve_commands_in_groups(capsys):
     status, out, _ = tilescope(capsys, "--help")
     listed = re.findall(r"^  (\w+) {2,}\S", out.partition("Profile:")[2], re.MULTILINE)
     assert status == 0 and len(listed) == 12
-    assert "Also: check, resume, fuse, mcp, recordings" in out
+    assert "Also: check, resume, list, fuse, mcp, recordings" in out
     assert not {"record", "publish", "claims", "recover"} & {*listed}
 
 

@@ -15,7 +15,7 @@ RECORDINGS = ("record", "publish", "claims", "recover")
 #: The commands that the help lists, by group. It only names the others.
 GROUPS = {
     "Profile": ("profile", "watch", "model", "tune"),
-    "Read": ("list", "show", "open", "advise", "report"),
+    "Read": ("show", "open", "advise", "report"),
     "Compare and gate": ("compare", "gate"),
     "Serve and examine": ("serve", "doctor"),
 }
