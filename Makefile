@@ -9,10 +9,6 @@ EXTRAS ?= dev,jupyter
 # One stamp for each choice of extras.
 STAMP  := $(VENV)/.installed-$(EXTRAS)
 
-# uv, where it is installed, links packages from its cache. pip copies them, and Python compiles each when it is first imported.
-INSTALLER := $(if $(shell command -v uv),uv,pip)
-INSTALL   := $(if $(filter uv,$(INSTALLER)),uv pip install --python $(BIN)/python,$(BIN)/python -m pip install --no-compile --disable-pip-version-check)
-
 # A file's tests share servers and browsers; tests/conftest.py puts the longest files first.
 PROCESSES := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
@@ -24,8 +20,7 @@ help: ## List the targets
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv: install it with 'apt-get install python3-venv'"; exit 1; }
-	@echo "Installing the pinned packages ($(EXTRAS)) into $(VENV) with $(INSTALLER):"
-	@$(INSTALL) --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@$(BIN)/python .ci/install.py $(EXTRAS)
 	@touch $@
 
 setup: $(STAMP) ## Create .venv with the pinned versions and install Tilescope into it

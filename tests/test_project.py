@@ -74,3 +74,14 @@ def test_release_refuses_older_and_malformed_versions(release: dict[str, Any]) -
 def test_release_names_the_commits_of_recordings(release: dict[str, Any]) -> None:
     made_at = release["commits"](ROOT / "profiles" / "recorded")
     assert made_at and all(re.fullmatch(r"[0-9a-f]{12}|unknown", one) for one in made_at)
+
+
+def test_setup_gives_uv_the_settings_of_pip() -> None:
+    options = runpy.run_path(str(ROOT / ".ci" / "install.py"))["options"]
+    listed = [
+        ":env:.find-links='/wheels'", "global.extra-index-url='\\nfile:///one\\nhttps://two.example/simple'",
+        "global.constraint='/etc/limits.txt'", "global.timeout='60'", "install.no-compile='true'",
+    ]  # fmt: skip
+    assert list(options(listed)) == [
+        "--find-links=/wheels", "--extra-index-url=file:///one", "--extra-index-url=https://two.example/simple", "--constraint=/etc/limits.txt",
+    ]  # fmt: skip
