@@ -79,3 +79,18 @@ def test_why_products_run_one_by_one():
     other = f"{lead}the presence of Extern calls in the function 'second'\n{REPORT}"
     assert assembly.serialized_wgmma(PTX, other, "second")["wgmma_serialized_otherwise"] == 1
     assert assembly.serialized_wgmma(PTX.replace("wgmma.", "none."), short, "second") == {}
+
+
+def test_callers_of_inlined_code_are_read_from_both_forms():
+    newer = """
+	.loc	1 28 24                         // own.py:28:24
+	.loc	2 216 16, function_name $L__info_string0, inlined_at 1 33 15 // standard.py:216:16
+	.loc	2 196 12, function_name $L__info_string0, inlined_at 2 216 16 // standard.py:196:12
+	.file	1 "/somewhere/own.py"
+	.file	2 "/somewhere/standard.py"
+"""
+    older = newer.replace(", function_name $L__info_string0, inlined_at 1 33 15", "")
+    older = older.replace(", function_name $L__info_string0, inlined_at 2 216 16", "")
+    older = older.replace("standard.py:216:16\n", "standard.py:216:16 @[ own.py:33:15 ]\n")
+    older = older.replace("py:196:12\n", "py:196:12 @[ standard.py:216:16 @[ own.py:33:15 ] ]\n")
+    assert assembly.with_callers(newer) == assembly.with_callers(older) == older

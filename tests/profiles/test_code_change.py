@@ -78,4 +78,4 @@ def test_line_with_other_operations_is_shown_with_both_codes():
 def test_compare_prints_code_of_recordings(capsys):
     run = recorded("softmax")
     assert cli.main(["compare", f"{run}:triton", f"{run}:triton", "--code"]) == 0
-    assert "launches is the same" in capsys.readouterr().out
+    assert "the compiled code is the same" in capsys.readouterr().out

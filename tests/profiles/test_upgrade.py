@@ -47,7 +47,7 @@ def test_bisect_names_the_release_and_the_line(index, torch_and_catalog, capfd):
     script.write_text(SCRIPT)
     assert cli.main(["upgrade", str(script), "--from", "demo==1.0", "--to", "demo==2.0", "--bisect", "--json"]) == 1
     document = json.loads(capfd.readouterr().out)
-    assert document["verdict"] == "1 of 1 launch got worse"
+    assert document["verdict"] == "the launch got worse"
     (launch,) = document["launches"]
     worst, line = launch["moved"][0], SCRIPT.splitlines().index("    value = tl.load(x + at * STRIDE)") + 1
     assert (worst["label"], worst["baseline"], worst["candidate"], worst["line"]) == ("widest global load", 16, 4, line)
@@ -70,7 +70,7 @@ def test_requirement_is_installed_once(index, capfd):
     (["--to", "triton"], "'triton' names no release: give triton==3.9"),
     (["--to", "demo==7.0"], "demo==7.0 cannot be installed: ERROR: No matching distribution found for demo==7.0"),
     (["--to", "demo==2.0", "--bisect"], "--bisect needs one exact release on each side"),
-    (["missing.py", "--to", "NAME=1"], "these packages: missing.py cannot be run"),
+    (["missing.py", "--to", "NAME=1"], "the installed packages: missing.py cannot be run"),
 ])  # fmt: skip
 def test_bad_packages_are_refused_in_a_line(index, kit, arguments, said, capfd):
     assert cli.main(["upgrade", *arguments]) == 2

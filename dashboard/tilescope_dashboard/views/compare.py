@@ -18,6 +18,7 @@ from tilescope_dashboard.topics import compare as topic
 from tilescope_dashboard.topics.sentence import Sentence
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.changed_code import ChangedCode
+from tilescope_dashboard.views.compiled_change import CompiledChange
 
 
 class Compare(View):
@@ -29,7 +30,7 @@ class Compare(View):
     of_other_runs = True
 
     def build(self) -> list[Any]:
-        self.said, self.changes = html_text.pane(), ChangedCode(self.state)
+        self.said, self.changes, self.compiled = html_text.pane(), ChangedCode(self.state), CompiledChange(self.state)
         self._others = pmui.MultiChoice(
             label="Compare with", options={}, sizing_mode="stretch_width", styles={"flex": "1 1 400px"}, margin=(4, 8)
         )
@@ -42,7 +43,7 @@ class Compare(View):
         self._others.param.watch(lambda event: self._filling or self._choose(list(event.new)), "value")
         self.state.param.watch(self._changed, "compared")
         self.drawn = layout.column(self.chart)
-        self.results = layout.column(self.drawn, self.caption, self.changes, self.saved(self.table))
+        self.results = layout.column(self.drawn, self.caption, self.changes, self.compiled, self.saved(self.table))
         return [layout.beside(self._others, self._earlier), self.said, self.results]
 
     def _against(self, chosen: list[str]) -> tuple[pd.DataFrame, list[str]]:
@@ -75,6 +76,7 @@ class Compare(View):
         rows, said = self._against(chosen)
         names = [baselines.name_of(token, state.runs, declared) for token in chosen]
         came_and_went = self.changes.show(chosen)
+        self.compiled.show(rows)
         title, text = topic.sentence(state.kernel, names, rows, compared_case.said(rows, state.chosen, declared))
         # Without times, the findings tell whether a change helped.
         more = f"; {came_and_went}" if came_and_went and not rows["speedup"].notna().any() else ""

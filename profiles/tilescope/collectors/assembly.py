@@ -24,6 +24,11 @@ _PATH = re.compile(r'"[^"\n]*/([^"/\n]+)"')
 #: LLVM's line directive. Its comment names every frame, innermost first: ``a.py:3:9 @[ b.py:7:1 ]``.
 _LOC = re.compile(r"^(\s*\.loc\s+)\d+\s+\d+(\s+\d+\s*//\s*)(.+)$", re.MULTILINE)
 _FRAME = re.compile(r"([^\s\[\]@:]+):(\d+):\d+")
+#: The same where the place of the call stands in the directive, as Triton 3.9 writes it.
+_INLINED = re.compile(
+    r"^(\s*\.loc\s+(\d+\s+\d+\s+\d+))(?:, function_name \S+, inlined_at ((\d+)\s+(\d+)\s+(\d+)))?(\s*//\s*)(\S+)$",
+    re.MULTILINE,
+)
 _FROM_LINE = re.compile(r'^\s*//## File "([^"]*)", line (\d+)')
 _INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s*(.*?)\s*;?\s*$")
 
@@ -130,6 +135,23 @@ def of_file(texts: Mapping[str, str], file: str) -> dict[str, str]:
         return dict(texts)
     name = re.compile(rf'(?<=[/"\s]){re.escape(first[1])}(?=[":])')
     return {stage: name.sub(file, text) for stage, text in texts.items()}
+
+
+def with_callers(ptx: str) -> str:
+    """PTX whose line directives name the callers of inlined code in their comments alone, as ``frames`` reads them."""
+    files = dict(re.findall(r'^\s*\.file\s+(\d+)\s+"(?:[^"\n]*/)?([^"/\n]+)"', ptx, re.MULTILINE))
+    callers = dict[str, str]()
+
+    def written(match: re.Match[str]) -> str:
+        directive, place, caller, file, line, column, gap, name = match.groups()
+        if caller is None:
+            callers[place] = ""
+            return match[0]
+        # The directive of the caller's own place comes before.
+        callers[place] = f" @[ {files.get(file, '')}:{line}:{column}{callers.get(caller, '')} ]"
+        return f"{directive}{gap}{name}{callers[place]}"
+
+    return _INLINED.sub(written, ptx)
 
 
 def attributed(ptx: str, file: str) -> str:

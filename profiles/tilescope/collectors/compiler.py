@@ -200,7 +200,7 @@ def compile_launch(launch: Launch, target: str) -> dict[str, Any]:
             f"{launch.name} does not compile for {target}: {_place(error, launch)}{_gist(error)}"
         ) from error
     texts = {stage: kernel.asm[stage] for stage in ("ttir", *STAGES) if stage in kernel.asm}
-    texts = assembly.of_file(texts, launch.file.name)
+    texts = assembly.of_file({**texts, "ptx": assembly.with_callers(texts["ptx"])}, launch.file.name)
     ptx, metadata = texts["ptx"], kernel.metadata
     report, sass = _assemble(assembly.attributed(ptx, launch.file.name), metadata, target)
     used = assembly.resources(report, metadata.name)

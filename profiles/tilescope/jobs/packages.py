@@ -66,7 +66,7 @@ def read(words: Sequence[str]) -> Packages:
             folders.append(_site(Path(word).absolute()))
         else:
             requirements.append(_requirement(word))
-    return Packages(tuple(requirements), tuple(folders), variables, " ".join(words) or "these packages")
+    return Packages(tuple(requirements), tuple(folders), variables, " ".join(words) or "the installed packages")
 
 
 def _requirement(word: str) -> Requirement:

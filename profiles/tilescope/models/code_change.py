@@ -19,7 +19,6 @@ from tilescope.models.compare import Side
 from tilescope.models.versions import Change
 from tilescope.runs import listings
 from tilescope.runs.listings import Compiled
-from tilescope.table import units
 from tilescope.table.case import Case
 
 INSTRUCTIONS, LAYOUTS, TMA = "instructions", "layout conversions", "TMA copies"
@@ -113,14 +112,15 @@ class Launch:
 
 def sentence(launches: Sequence[Launch]) -> str:
     """``2 of 9 launches got worse, 3 more compiled to other code``."""
-    worse, count = sum(bool(one.worse) for one in launches), units.several(len(launches), "launch", "launches")
-    changed = sum(bool(one.moved) and not one.worse for one in launches)
+    worse, changed = sum(bool(one.worse) for one in launches), sum(bool(one.moved) for one in launches)
     if not launches:
         return "no launch was compiled on both sides: record both with the compiler"
-    if not worse + changed:
-        return f"the code of {count} is the same"
-    others = f", {changed} {'more ' if worse else ''}compiled to other code" if changed else ""
-    return f"{worse or 'none'} of {count} got worse{others}"
+    if not changed:
+        return "the compiled code is the same"
+    if len(launches) == 1:
+        return "the launch got worse" if worse else "the launch compiled to other code and did not get worse"
+    others = f", {changed - worse} {'more ' if worse else ''}compiled to other code" if changed > worse else ""
+    return f"{worse or 'none'} of {len(launches)} launches got worse{others}"
 
 
 def launches(baseline: Side, candidate: Side, rows: pd.DataFrame) -> list[Launch]:
@@ -173,11 +173,14 @@ def moved(
             if "-bit " in name and INSTRUCTIONS in side:
                 side[name] = 0.0
     before, after = sides
+    most = max(side_by_side(baseline[0], candidate[0], "sass"), key=lambda line: line.size, default=None)
     found = []
     for name in (name for name in before if name in after and before[name] != after[name]):
         label, unit = _FIGURES.get(name, (name, "count"))
-        places = _LINES_OF.get(name, name if name in lines[0] or name in lines[1] else INSTRUCTIONS)
+        places = _LINES_OF.get(name, name)
         where = _line(*(side.get(places, Counter()) for side in lines))
+        # Registers and the like belong to no line: most of the code changed there.
+        where = where or (most.line if most and name in _FIGURES else None)
         found.append(Moved(
             name, label, unit, before[name], after[name], line=where, worse=_is_worse(name, before, after)
         ))  # fmt: skip

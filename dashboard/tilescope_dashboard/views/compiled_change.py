@@ -1,0 +1,105 @@
+"""The launches of the state's case as another run and the open one compiled them: the counts that moved, then the code of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from itertools import zip_longest
+
+import pandas as pd
+from tilescope.collectors.compiled_text import STAGES
+from tilescope.models import code_change
+from tilescope.models.code_change import Launch, LineCode
+from tilescope.models.compare import Side
+from tilescope.runs import store
+
+from tilescope_dashboard.components import html_text, layout, version_panels
+from tilescope_dashboard.components.choice import Choice
+from tilescope_dashboard.data import run_cache
+from tilescope_dashboard.session.state import State
+from tilescope_dashboard.topics import compared_case
+from tilescope_dashboard.topics.versions import MOVED, WORSE, Value
+
+#: The most rows of code that the page holds.
+_ROWS = 600
+_READING = "A count is how often an operation stands in the code. Source lines whose operations differ follow, with both codes."
+
+
+class CompiledChange(layout.Part):
+    """Hidden where the case has no other compilation, or the same one."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        self.state, self.counts, self.code = state, version_panels.pane(), version_panels.pane()
+        self.launch, self.stage = Choice("launch", 320, self._draw), Choice("stage", 120, self._draw)
+        self._launches = list[Launch]()
+        self.layout = layout.column(self.counts, layout.beside(self.launch, self.stage), self.code)
+
+    def show(self, rows: pd.DataFrame) -> None:
+        """Show the first of ``rows`` (those of ``compare.compare``) that is of the state's case and of other code."""
+        own = compared_case.of_case(rows, self.state.standing)
+        apart = own["baseline_run"].ne(own["run"]) | own["baseline_impl"].ne(own["impl"])
+        compiled = (self._compiled(own.loc[[place]]) for place in own.index[apart])
+        self._launches = next(filter(None, compiled), [])
+        for part in (self.layout, self.counts, self.code):
+            part.visible = bool(self._launches)
+        if self._launches:
+            names = {f"{n + 1}. {one.candidate.function}": n for n, one in enumerate(self._launches)}
+            self.launch.offer(names, 0, anew=True)
+            self._draw()
+
+    def _compiled(self, row: pd.DataFrame) -> list[Launch]:
+        """The launches of the row's case whose code differs, cached with the open run."""
+        loaded = self.state.loaded
+        if loaded is None:
+            return []
+
+        def found() -> list[Launch]:
+            other = run_cache.open_cached(store.find(row["baseline_run"].iloc[0]))
+            return [one for one in code_change.launches(Side(other), Side(loaded), row) if one.moved]
+
+        named = tuple(row[["baseline_run", "baseline_kernel", "baseline_impl"]].iloc[0]), self.state.standing
+        try:
+            return run_cache.kept(loaded, ("compiled", *named), found)
+        except (ValueError, OSError):  # a notice of Compare says why the other run cannot be read
+            return []
+
+    def _draw(self) -> None:
+        one, dark = self._launches[self.launch.value or 0], self.state.theme == "dark"
+        values = []
+        for change in one.moved:
+            before, now, moved = change.texts()
+            said = ", ".join(filter(None, [moved, f"line {change.line}" if change.line else ""]))
+            values.append(Value(change.label, now, before, said, WORSE if change.worse else MOVED))
+        title = f"Compiled code: {code_change.sentence(self._launches)}"
+        self.counts.object = html_text.subheading(title, _READING) + version_panels.values(values, dark)
+        known = {
+            label: stage
+            for stage, label in STAGES.items()
+            if one.baseline.stages.get(stage) and one.candidate.stages.get(stage)
+        }
+        self.stage.offer(known, "sass" if "sass" in known.values() else next(iter(known.values()), None))
+        lines = list(code_change.side_by_side(one.baseline, one.candidate, self.stage.value)) if known else []
+        text = self.state.loaded.source_text(self.state.kernel, one.candidate.file) if self.state.loaded else None
+        self.code.object = _sides(lines, (text or "").splitlines()) if lines else ""
+
+
+def _sides(lines: Iterable[LineCode], source: list[str]) -> str:
+    """Both codes of each source line beside each other, below the line and its operations."""
+    rows = list[str]()
+    for one in lines:
+        text = source[one.line - 1].strip() if one.line <= len(source) else ""
+        said = ", ".join(f"{name} {old} → {new}" for name, old, new in one.operations)
+        rows.append(
+            f'<tr class="gap"><th scope="row">{one.line}</th><td></td><td colspan="2"><code>{escape(text)}</code><br>{escape(said)}</td></tr>'
+        )
+        rows += [
+            f"<tr><th></th><td></td><td><code>{escape(old)}</code></td><td><code>{escape(new)}</code></td></tr>"
+            for old, new in zip_longest(one.baseline, one.candidate, fillvalue="")
+        ]
+    left = f"<p>{len(rows) - _ROWS} more rows: tilescope compare --code has them.</p>" if rows[_ROWS:] else ""
+    return (
+        '<section class="panel"><h3>Code by source line<span>baseline, then candidate</span></h3>'
+        f'<div class="lines" role="region" tabindex="0" aria-label="Compiled code"><table><tbody>{"".join(rows[:_ROWS])}'
+        f"</tbody></table>{left}</div></section>"
+    )
