@@ -126,7 +126,11 @@ def _install(words: Sequence[str], folder: Path) -> None:
     if done.returncode or not folder.is_dir():
         said = [line for line in done.stderr.splitlines() if line.strip()] or ["the installer said nothing"]
         why = next((line for line in said if line.startswith("ERROR: No matching")), said[-1])
-        cure = ": name an index of CPU builds in PIP_EXTRA_INDEX_URL" if any(word.endswith("+cpu") for word in words) else ""
+        cure = (
+            ": name an index of CPU builds in PIP_EXTRA_INDEX_URL"
+            if any(word.endswith("+cpu") for word in words)
+            else ""
+        )
         raise PackagesError(f"{' '.join(words)} cannot be installed: {bounded_reading.one_line(why)}{cure}")
 
 
