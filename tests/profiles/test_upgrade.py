@@ -6,6 +6,8 @@ import zipfile
 import pytest
 from tilescope import cli
 from tilescope.jobs import packages
+from tilescope.models import compare, upgrade
+from tilescope.runs import store
 
 SCRIPT = """
 import demo
@@ -42,17 +44,37 @@ def index(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_bisect_names_the_release_and_the_line(index, torch_and_catalog, capfd):
+@pytest.mark.parametrize("first", range(1, 8))
+def test_bisect_finds_the_first_release_in_few_steps(first):
+    releases = [f"demo=={n}" for n in range(1, 7)]
+    *tried, last = upgrade.bisected("demo==0", "demo==7", releases, lambda one: "slow" if int(one[6:]) >= first else "")
+    assert last == (f"demo=={first}", f"the first that is worse; demo=={first - 1} is not") and len(tried) <= 3
+    assert {said for _, said in tried} <= {"worse: slow", "not worse"}
+
+
+def test_releases_between_come_from_the_index(index):
+    sides = [packages.read([f"demo=={release}"]) for release in ("1.0", "2.0")]
+    assert packages.releases_between(*sides) == ["demo==1.1"]
+
+
+def test_worse_launch_is_named_with_line_and_release(index, torch_and_catalog, capfd):
     script = index / "script.py"
     script.write_text(SCRIPT)
-    assert cli.main(["upgrade", str(script), "--from", "demo==1.0", "--to", "demo==2.0", "--bisect", "--json"]) == 1
+    assert cli.main(["upgrade", str(script), "--from", "demo==1.0", "--to", "demo==1.1", "--bisect", "--json"]) == 1
     document = json.loads(capfd.readouterr().out)
     assert document["verdict"] == "the launch got worse"
     (launch,) = document["launches"]
     worst, line = launch["moved"][0], SCRIPT.splitlines().index("    value = tl.load(x + at * STRIDE)") + 1
     assert (worst["label"], worst["baseline"], worst["candidate"], worst["line"]) == ("widest global load", 16, 4, line)
-    assert [one["packages"] for one in document["bisected"]] == ["demo==1.1", "demo==1.1"]
-    assert document["bisected"][1]["said"] == "the first that is worse; demo==1.0 is not"
+    assert document["bisected"] == [{"packages": "demo==1.1", "said": "the first that is worse; demo==1.0 is not"}]
+    before, after = (
+        compare.Side(store.open_run(index / "runs" / document[side]["id"])) for side in ("baseline", "candidate")
+    )
+    found = upgrade.Upgrade(before, after, ("demo==1.0", "demo==1.1"))
+    assert found.again(found).startswith(
+        f"scale_kernel (scale_kernel triton forward 65536-fp32) at script.py:{line}: widest"
+    )
+    assert found.again(upgrade.Upgrade(before, before, found.names)) == ""
 
 
 def test_requirement_is_installed_once(index, capfd):

@@ -109,14 +109,9 @@ def _bisected(found: Upgrade, releases: Sequence[str], arguments: argparse.Names
     from tilescope.models import upgrade  # noqa: PLC0415
     from tilescope.models.compare import Side  # noqa: PLC0415
 
-    bad, good = found.names[1], found.names[0]
-    while releases:
-        middle = releases[len(releases) // 2]
-        side = packages.read([middle])
-        tried = upgrade.Upgrade(found.baseline, Side(_profiled(side, arguments)), (good, middle))
-        again = next((one for one in tried.worse if found.is_worst(one)), None)
-        yield middle, f"worse: {upgrade.said(again)}" if again else "not worse"
-        before, after = releases[: len(releases) // 2], releases[len(releases) // 2 + 1 :]
-        bad, good, releases = (middle, good, before) if again else (bad, middle, after)
+    def tried(release: str) -> str:
+        side = Side(_profiled(packages.read([release]), arguments))
+        return found.again(upgrade.Upgrade(found.baseline, side, (found.names[0], release)))
+
     if arguments.bisect:
-        yield bad, f"the first that is worse; {good} is not"
+        yield from upgrade.bisected(*found.names, releases, tried)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -42,12 +43,16 @@ class Upgrade:
         slower = [launch for launch in self.launches if launch.row["verdict"] == "slower"]
         return slower + [launch for launch in self.launches if launch.worse and launch not in slower]
 
-    def is_worst(self, launch: Launch) -> bool:
-        """Whether a launch under other packages has the worst change of this upgrade."""
+    def again(self, other: Upgrade) -> str:
+        """What another upgrade from the same baseline says of the launch that got worst in this one; empty where it is not worse."""
         worst = self.worse[0]
-        same = (launch.case, launch.candidate.function) == (worst.case, worst.candidate.function)
-        slower = {worst.row["verdict"], launch.row["verdict"]} == {"slower"}
-        return same and (slower or bool({one.metric for one in worst.worse[:1]} & {one.metric for one in launch.worse}))
+        metrics = {one.metric for one in worst.worse[:1]}
+        for one in other.worse:
+            slower = worst.row["verdict"] == one.row["verdict"] == "slower"
+            same = (one.case, one.candidate.function) == (worst.case, worst.candidate.function)
+            if same and (slower or metrics & {change.metric for change in one.worse}):
+                return said(one)
+        return ""
 
     @property
     def broken(self) -> list[Failure]:
@@ -88,3 +93,17 @@ def said(launch: Launch) -> str:
         low, high = (100 * (1 / launch.row[end] - 1) for end in ("speedup_high", "speedup_low"))
         changes.insert(0, f"takes {low:.1f} to {high:.1f} % longer")
     return f"{launch.candidate.function} ({launch.case}) at {launch.place}: {', '.join(changes)}"
+
+
+def bisected(good: str, bad: str, releases: Sequence[str], tried: Callable[[str], str]) -> Iterator[tuple[str, str]]:
+    """Each of the ``releases`` between the two that was tried, with what ``tried`` says of it, then the first that is worse.
+
+    ``tried`` returns an empty text for a release that is not worse.
+    """
+    while releases:
+        place = len(releases) // 2
+        middle, before, after = releases[place], releases[:place], releases[place + 1 :]
+        worse = tried(middle)
+        yield middle, f"worse: {worse}" if worse else "not worse"
+        good, bad, releases = (good, middle, before) if worse else (middle, bad, after)
+    yield bad, f"the first that is worse; {good} is not"
