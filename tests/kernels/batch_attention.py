@@ -8,7 +8,7 @@ from unittest import mock
 import torch
 import torch.nn.functional as F
 from tilescope_kernels import scaled_dot_product_attention as sdpa
-from tilescope_kernels.attention import attention, few_gradients
+from tilescope_kernels.attention import attention, flash_split
 from tilescope_kernels.attention.decode import decode
 from tilescope_kernels.attention.masks import scale_of_scores
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -94,7 +94,7 @@ def check_masks_of_large_numbers():
             several = mock.patch.object(attention, "few", lambda *_, parts=parts: parts is not None)
             # PyTorch's fused backend on a CPU rounds the number of a row's keys away.
             wanted = _math(*twins, mask.float())
-            with several, mock.patch.object(few_gradients, "_parts", lambda *_, parts=parts: parts), poisoned():
+            with several, mock.patch.object(flash_split, "_parts", lambda *_, parts=parts: parts), poisoned():
                 actual = sdpa(*ours, mask)
                 close(actual, wanted, tolerance)
                 upstream = draw(*actual.shape, seed=9)
@@ -126,7 +126,7 @@ def check_tiles_that_programs_share():
         ((1, 1, 1), 70, 100, False), ((3, 2, 3), 130, 40, True), ((3, 2, 3), 70, 100, False), ((1, 9, 9), 40, 130, True),
     ):  # fmt: skip
         ours = leaves((1, 3, queries, 16), (1, 1, keys, 16), (1, 1, keys, 16))
-        with mock.patch.object(few_gradients, "_parts", lambda *_, parts=parts: parts), poisoned():
+        with mock.patch.object(flash_split, "_parts", lambda *_, parts=parts: parts), poisoned():
             both_passes(ours, is_causal=causal, enable_gqa=True)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
 
 import torch
 from triton.runtime import jit
@@ -17,91 +16,72 @@ def use_triton() -> bool:
     return os.environ.get("TILESCOPE_USE_TRITON") != "0"
 
 
-def _reaches_a_gpu() -> bool:
-    """Whether a launch goes to a GPU: it is not interpreted, and ``JITFunction.run`` is Triton's own."""
-    interpreted = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
-    return not interpreted and jit.JITFunction.run.__module__ == jit.__name__
-
-
-def check_tensors(**tensors: torch.Tensor | None) -> None:
+def check_tensors(mixed: bool = False, /, **tensors: torch.Tensor | None) -> None:
     """Check that all tensors have one dtype of ``FLOATING`` and are on one device. None is skipped.
 
-    It must be a CUDA device, unless a collector catches the launch or it is interpreted. Raises ValueError naming the
-    first tensor that does not fit.
+    ``mixed`` allows fp32 beside 16 bits, as autocast activations have it beside fp32 weights. The device must be a CUDA device, unless
+    a collector catches the launch or it is interpreted. Raises ValueError naming the first tensor that does not fit.
     """
-    if not _agree(tensors.values(), mixed=False):
-        _check(tensors, mixed=False)
-
-
-def check_mixed(**tensors: torch.Tensor | None) -> None:
-    """As ``check_tensors``, but fp32 is allowed beside 16 bits, as autocast activations have it beside fp32 weights."""
-    if not _agree(tensors.values(), mixed=True):
-        _check(tensors, mixed=True)
-
-
-def _agree(tensors: Iterable[torch.Tensor | None], mixed: bool) -> bool:
-    """Whether these are ordinary tensors on one GPU whose dtypes fit. It is quick; ``_check`` judges all other tensors."""
-    if torch.compiler.is_compiling():
-        return False
-    device, dtype = -1, None
-    for tensor in tensors:
+    first_name, first = "", None
+    for name, tensor in tensors.items():
         if tensor is None:
             continue
-        kind = type(tensor)
-        if (kind is not torch.Tensor and kind is not torch.nn.Parameter) or not tensor.is_cuda:
-            return False
-        own = tensor.dtype
-        if dtype is None:
-            device, dtype = tensor.get_device(), own
-            if own not in FLOATING:
-                return False
-        elif tensor.get_device() != device or (
-            own is not dtype and not (mixed and own in FLOATING and torch.float32 in (own, dtype))
-        ):
-            return False
-    return dtype is not None
-
-
-def _check(tensors: Mapping[str, torch.Tensor | None], mixed: bool) -> None:
-    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    first_name, first = next(iter(given.items()))
-    # Operators cast what they are given under autocast.
-    mixed_freely = isinstance(first, torch.Tensor) and autocast_dtype(first) is not None
-    for name, tensor in given.items():
-        if not isinstance(tensor, torch.Tensor):
-            raise ValueError(f"{name} must be a tensor, not {type(tensor).__name__}")
-        if tensor.dtype not in FLOATING:
-            raise ValueError(f"{name} is {tensor.dtype}: give torch.float32, torch.float16 or torch.bfloat16")
-        if (
-            tensor.dtype != first.dtype
-            and not (mixed and torch.float32 in (tensor.dtype, first.dtype))
-            and not mixed_freely
-        ):
+        _check_dtype(name, tensor, FLOATING)
+        if first is None:
+            first_name, first = name, tensor
+        fits = tensor.dtype == first.dtype or (mixed and torch.float32 in (tensor.dtype, first.dtype))
+        # Operators cast what they are given under autocast.
+        if not fits and autocast_dtype(first) is None:
             raise ValueError(f"{name} is {tensor.dtype} but {first_name} is {first.dtype}: give both one dtype")
         if tensor.device != first.device:
-            raise ValueError(f"{name} is on {tensor.device} but {first_name} is on {first.device}: move one of them")
-    _check_place(first_name, first)
+            check_together(**{first_name: first, name: tensor})
+    if first is not None:
+        _check_place(first_name, first)
 
 
 def check_integers(dtypes: tuple[torch.dtype, ...] = (torch.int32,), **tensors: torch.Tensor) -> None:
     """Raise ValueError naming the first tensor whose dtype is not in ``dtypes``, or that is not on a CUDA device."""
     for name, tensor in tensors.items():
-        if not isinstance(tensor, torch.Tensor):
-            raise ValueError(f"{name} must be a tensor, not {type(tensor).__name__}")
-        if tensor.dtype not in dtypes:
-            raise ValueError(f"{name} is {tensor.dtype}: give {' or '.join(map(str, dtypes))}")
+        _check_dtype(name, tensor, dtypes)
         _check_place(name, tensor)
+
+
+def _check_dtype(name: str, tensor: torch.Tensor, dtypes: tuple[torch.dtype, ...]) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"{name} must be a tensor, not {type(tensor).__name__}")
+    if tensor.dtype not in dtypes:
+        *most, last = map(str, dtypes)
+        raise ValueError(f"{name} is {tensor.dtype}: give {' or '.join([', '.join(most), last] if most else [last])}")
 
 
 def _check_place(name: str, tensor: torch.Tensor) -> None:
     """Raise ValueError for a tensor that no launch can read. Tensors without data are not read."""
-    if tensor.is_cuda or tensor.is_meta or torch.compiler.is_compiling() or not _reaches_a_gpu():
+    interpreted = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
+    caught = jit.JITFunction.run.__module__ != jit.__name__
+    if tensor.is_cuda or tensor.is_meta or torch.compiler.is_compiling() or interpreted or caught:
         return
     if not isinstance(tensor, torch._subclasses.FakeTensor):
         raise ValueError(
             f"{name} is on {tensor.device}: Triton needs a CUDA device; move it with .cuda(), "
             "or set TILESCOPE_USE_TRITON=0 for plain PyTorch"
         )
+
+
+def check_together(**tensors: torch.Tensor) -> None:
+    """Raise ValueError naming the first tensor that is not on the device of the first."""
+    (first_name, first), *others = tensors.items()
+    for name, tensor in others:
+        if tensor.device != first.device:
+            raise ValueError(f"{name} is on {tensor.device} but {first_name} is on {first.device}: move one of them")
+
+
+def check_alike(**tensors: torch.Tensor) -> None:
+    """Raise ValueError naming the first tensor that has not the shape of the first."""
+    (first_name, first), *others = tensors.items()
+    for name, tensor in others:
+        if tensor.shape != first.shape:
+            shapes = f"{name} has shape {tuple(tensor.shape)} but {first_name} has {tuple(first.shape)}"
+            raise ValueError(f"{shapes}: give both one shape")
 
 
 def autocast_dtype(tensor: torch.Tensor) -> torch.dtype | None:

@@ -17,13 +17,12 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from tilescope_kernels._shared.checks import FLOATING, check_tensors, use_triton
+from tilescope_kernels._shared.checks import FLOATING, check_alike, check_tensors, check_together, use_triton
 from tilescope_kernels._shared.launching import capability, cdiv, launch
 from tilescope_kernels._shared.operators import operator, pack, rows_like, wants_grad
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention.attention_configs import CONFIGS, chosen_config
 from tilescope_kernels.attention.decode import decode, decode_serves
-from tilescope_kernels.attention.few_gradients import backward_of_few, few
 from tilescope_kernels.attention.flash import (
     attention_backward_kv_kernel,
     attention_backward_q_kernel,
@@ -31,6 +30,7 @@ from tilescope_kernels.attention.flash import (
     attention_kernel,
     padded,
 )
+from tilescope_kernels.attention.flash_split import backward_of_few, few
 from tilescope_kernels.attention.hopper import attend
 from tilescope_kernels.attention.hopper_few import SHARED_QUERIES, attend_few
 from tilescope_kernels.attention.hopper_gradients import backward, backward_serves
@@ -194,8 +194,7 @@ def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_g
         raise ValueError(f"query has {columns} columns a head: give 1 to {_MOST}")
     if key.shape[0] != batch or key.shape[3] != columns:
         raise ValueError(f"key has shape {tuple(key.shape)}: give ({batch}, heads, rows, {columns}) beside this query")
-    if value.shape != key.shape:
-        raise ValueError(f"value has shape {tuple(value.shape)} but key has {tuple(key.shape)}: give both one shape")
+    check_alike(key=key, value=value)
     if enable_gqa and (key.shape[1] == 0 or heads % key.shape[1]):
         raise ValueError(f"key has {key.shape[1]} heads: with enable_gqa give a divisor of query's {heads}")
     if not enable_gqa and key.shape[1] != heads:
@@ -208,8 +207,7 @@ def _check_mask(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor, is_c
         raise ValueError("attn_mask is given beside is_causal: give one of them, as PyTorch asks for")
     if mask.dtype not in (torch.bool, *FLOATING):
         raise ValueError(f"attn_mask is {mask.dtype}: give torch.bool, or a floating dtype of up to 32 bits")
-    if mask.device != query.device:
-        raise ValueError(f"attn_mask is on {mask.device} but query is on {query.device}: move one of them")
+    check_together(query=query, attn_mask=mask)
     if mask.requires_grad and torch.is_grad_enabled():
         raise ValueError("attn_mask requires a gradient and has none here: pass attn_mask.detach()")
     shape = (*query.shape[:3], key.shape[2])

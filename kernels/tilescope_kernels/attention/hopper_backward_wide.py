@@ -16,7 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from tilescope_kernels.attention.hopper_backward_parts import (
+from tilescope_kernels.attention.hopper_backward import (
     LOADING,
     MULTIPLYING,
     PROGRAM,

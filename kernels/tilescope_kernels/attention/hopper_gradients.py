@@ -12,9 +12,14 @@ from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, n
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention.flash import padded
 from tilescope_kernels.attention.hopper import LINES, query_tiles, tiles
-from tilescope_kernels.attention.hopper_backward import attention_backward_hopper_kernel
-from tilescope_kernels.attention.hopper_backward_one_pass import PART_COLUMNS, PART_ROWS, WIDTH
-from tilescope_kernels.attention.hopper_backward_parts import PROGRAM, ROWS
+from tilescope_kernels.attention.hopper_backward import (
+    PART_COLUMNS,
+    PART_ROWS,
+    PROGRAM,
+    ROWS,
+    WIDTH,
+    attention_backward_hopper_kernel,
+)
 from tilescope_kernels.attention.hopper_backward_sums import (
     attention_backward_sums_kernel,
     attention_backward_terms_kernel,

@@ -14,7 +14,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from tilescope_kernels._shared.checks import check_integers, check_no_grad, check_tensors, use_triton
+from tilescope_kernels._shared.checks import (
+    check_alike,
+    check_integers,
+    check_no_grad,
+    check_tensors,
+    check_together,
+    use_triton,
+)
 from tilescope_kernels._shared.launching import BEYOND, cdiv, launch, multiprocessors, next_power_of_2, shared_memory
 from tilescope_kernels._shared.operators import operator, pack, rows_like, unpack
 from tilescope_kernels.attention.attention import _MOST, _neighbours
@@ -106,18 +113,13 @@ def _check(
             f"key_cache has shape {tuple(keys.shape)}: give (pages, keys of a page, heads, {columns}), with a number of heads that"
             f" divides query's {heads}"
         )
-    if values.shape != keys.shape:
-        raise ValueError(
-            f"value_cache has shape {tuple(values.shape)} but key_cache has {tuple(keys.shape)}: give both one shape"
-        )
+    check_alike(key_cache=keys, value_cache=values)
     check_integers(page_table=page_table, lengths=lengths)
     if page_table.dim() != 2 or len(page_table) != batch:
         raise ValueError(f"page_table has shape {tuple(page_table.shape)}: give ({batch}, pages of a sequence)")
     if lengths.shape != (batch,):
         raise ValueError(f"lengths has shape {tuple(lengths.shape)}: give ({batch},)")
-    for name, tensor in (("page_table", page_table), ("lengths", lengths)):
-        if tensor.device != query.device:
-            raise ValueError(f"{name} is on {tensor.device} but query is on {query.device}: move one of them")
+    check_together(query=query, page_table=page_table, lengths=lengths)
 
 
 def paged_attention(

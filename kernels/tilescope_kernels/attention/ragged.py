@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tilescope_kernels._shared.checks import check_integers, check_tensors, use_triton
+from tilescope_kernels._shared.checks import check_alike, check_integers, check_tensors, check_together, use_triton
 from tilescope_kernels._shared.launching import cdiv, launch, shared_memory
 from tilescope_kernels._shared.operators import operator, pack, rows_like, wants_grad
 from tilescope_kernels._shared.reach import is_far
@@ -151,16 +151,14 @@ def _check(
         raise ValueError(
             f"key has shape {tuple(key.shape)}: give {columns} columns, and a number of heads that divides query's {heads}"
         )
-    if value.shape != key.shape:
-        raise ValueError(f"value has shape {tuple(value.shape)} but key has {tuple(key.shape)}: give both one shape")
+    check_alike(key=key, value=value)
     check_integers(**bounds)
     for name, tensor in bounds.items():
         if tensor.dim() != 1 or len(tensor) == 0 or len(tensor) != len(bounds["cu_seqlens_q"]):
             raise ValueError(
                 f"{name} has shape {tuple(tensor.shape)}: give both as many numbers, one more than sequences"
             )
-        if tensor.device != query.device:
-            raise ValueError(f"{name} is on {tensor.device} but query is on {query.device}: move one of them")
+    check_together(query=query, **bounds)
     for name, number in longest.items():
         if not isinstance(number, int) or number < 0:
             raise ValueError(f"{name} is {number!r}: give the rows of the longest sequence, as an int")

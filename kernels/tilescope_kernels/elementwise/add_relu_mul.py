@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.checks import check_no_grad, check_tensors, use_triton
+from tilescope_kernels._shared.checks import check_alike, check_no_grad, check_tensors, use_triton
 from tilescope_kernels._shared.launching import cdiv, launch
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
@@ -66,8 +66,7 @@ def add_relu_mul(x: torch.Tensor, y: torch.Tensor, scale: float, *, config: Conf
     if not use_triton():
         return reference(x, y, scale)
     check_tensors(x=x, y=y)
-    if y.shape != x.shape:
-        raise ValueError(f"y has shape {tuple(y.shape)} but x has {tuple(x.shape)}: give both one shape")
+    check_alike(x=x, y=y)
     if isinstance(scale, torch.Tensor):
         raise ValueError("scale is a tensor: give a number")
     check_no_grad("add_relu_mul", x=x, y=y)

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.checks import check_integers, check_tensors, use_triton
+from tilescope_kernels._shared.checks import check_integers, check_tensors, check_together, use_triton
 from tilescope_kernels._shared.launching import cdiv, launch
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
@@ -103,8 +103,7 @@ def dropout(
     check_integers((torch.int64,), seed=seed)
     if seed.numel() != 1:
         raise ValueError(f"seed has shape {tuple(seed.shape)}: give one element")
-    if seed.device != x.device:
-        raise ValueError(f"seed is on {seed.device} but x is on {x.device}: move one of them")
+    check_together(x=x, seed=seed)
     return _dropout(x.contiguous(), seed, float(p), pack(config))
 
 

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.activations import activate, activate_with_derivative
-from tilescope_kernels._shared.checks import check_tensors, use_triton
+from tilescope_kernels._shared.checks import check_alike, check_tensors, use_triton
 from tilescope_kernels._shared.launching import BEYOND, cdiv, launch, multiprocessors
 from tilescope_kernels._shared.operators import as_rows, operator, pack, shaped_as, unpack
 from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
@@ -171,8 +171,7 @@ def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
 
 def _apply(gate: torch.Tensor, up: torch.Tensor, activation: int, config: Config | None) -> torch.Tensor:
     check_tensors(gate=gate, up=up)
-    if up.shape != gate.shape:
-        raise ValueError(f"up has shape {tuple(up.shape)} but gate has {tuple(gate.shape)}: give both one shape")
+    check_alike(gate=gate, up=up)
     columns = gate.shape[-1] if gate.dim() else 1
     return shaped_as(_gated(as_rows(gate, columns), as_rows(up, columns), activation, pack(config)), gate)
 

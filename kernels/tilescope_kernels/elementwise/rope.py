@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.checks import check_tensors, use_triton
+from tilescope_kernels._shared.checks import check_tensors, check_together, use_triton
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, split_config
 from tilescope_kernels._shared.operators import operator, pack, rows_like, unpack
 from tilescope_kernels._shared.reach import SECOND_AXIS, slabs
@@ -209,9 +209,8 @@ class _InPlace(torch.autograd.Function):
 def _check(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
     check_tensors(q=q, k=k)
     check_tensors(cos=cos, sin=sin)
+    check_together(q=q, cos=cos, sin=sin)
     for name, tensor in (("cos", cos), ("sin", sin)):
-        if tensor.device != q.device:
-            raise ValueError(f"{name} is on {tensor.device} but q is on {q.device}: move one of them")
         if torch.is_grad_enabled() and tensor.requires_grad:
             raise ValueError(f"{name} requires a gradient and rope has none for it: pass {name}.detach()")
     if q.dim() != 4:

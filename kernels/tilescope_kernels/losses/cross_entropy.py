@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from tilescope_kernels._shared.checks import autocast_dtype, check_integers, check_tensors, use_triton
+from tilescope_kernels._shared.checks import autocast_dtype, check_integers, check_tensors, check_together, use_triton
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, split_config
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack, wants_grad
 from tilescope_kernels.losses.class_weights import check_weight, weighed
@@ -206,8 +206,7 @@ def cross_entropy(
         raise ValueError(f"x has shape {tuple(x.shape)}: there are no classes")
     if tuple(target.shape) != (*x.shape[:axis], *x.shape[axis + 1 :]):
         raise ValueError(f"target has shape {tuple(target.shape)}: give that of x, {tuple(x.shape)}, without classes")
-    if target.device != x.device:
-        raise ValueError(f"target is on {target.device} but x is on {x.device}: move one of them")
+    check_together(x=x, target=target)
     rows = as_rows(x if axis == x.dim() - 1 else x.movedim(axis, -1), classes)
     flat = target if target.dim() == 1 and target.is_contiguous() else target.reshape(-1).contiguous()
     if weight is not None:

@@ -22,10 +22,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from tilescope_kernels._shared.hopper_pipeline import advance
 from tilescope_kernels._shared.launching import capability, cdiv, multiprocessors
 from tilescope_kernels._shared.launching import launch as start
 from tilescope_kernels._shared.tile_order import tile_origin
+from tilescope_kernels.matrix_products.hopper_store import advance
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
 from tilescope_kernels.quantization.quantize_kernels import GROUP
 

@@ -1,4 +1,9 @@
-"""Epilogue of a warpgroup on Hopper: write a matrix from registers in parts, through buffers in shared memory."""
+"""Parts that kernels of products on Hopper share: the ring of operands, and the epilogue of a warpgroup.
+
+A ring of stages lies in shared memory between the loading warp and the multiplying warpgroups. A stage is one step along K. It has two
+mbarriers: its operands have arrived, and every warpgroup has used them. The phase of a wait is a parity that flips whenever the ring
+wraps around. The epilogue writes a matrix from registers in parts, through buffers in shared memory.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,14 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 #: Rows and columns of a part: 128 bytes wide at 16 bits.
 PART = gl.constexpr(64)
+
+
+@gluon.jit
+def advance(slot, phase, STAGES: gl.constexpr, STEP: gl.constexpr = 1):
+    """The stage ``STEP`` further in a ring of ``STAGES``, a multiple of it, and its phase, without dividing a running count."""
+    slot += STEP
+    wrapped = slot == STAGES
+    return gl.where(wrapped, 0, slot), gl.where(wrapped, phase ^ 1, phase)
 
 
 @gluon.jit

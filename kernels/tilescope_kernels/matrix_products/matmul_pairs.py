@@ -25,7 +25,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from tilescope_kernels._shared.descriptors import gluon_tiles
-from tilescope_kernels._shared.hopper_pipeline import advance
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import hopper_pairs as pairs
@@ -33,6 +32,7 @@ from tilescope_kernels.matrix_products import hopper_wgmma as wgmma
 from tilescope_kernels.matrix_products import matmul_hopper, matmul_tilings
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
 from tilescope_kernels.matrix_products.hopper_pairs import LINE, STEP, load_code
+from tilescope_kernels.matrix_products.hopper_store import advance
 from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Pairs, Product, tiling_of_pairs
 
 #: Rows of a group of tiles that are visited together, so that their operands stay in L2.

@@ -23,7 +23,7 @@ from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels._shared.tile_order import programs, tile_origin
 from tilescope_kernels.matrix_products import w8a16_hopper
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
-from tilescope_kernels.matrix_products.w8a16_sum import add_parts
+from tilescope_kernels.matrix_products.w8a16_hopper import add_parts
 from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.checks import check_mixed, use_triton
+from tilescope_kernels._shared.checks import check_alike, check_tensors, use_triton
 from tilescope_kernels._shared.launching import launch, next_power_of_2, split_config
 from tilescope_kernels._shared.operators import as_rows, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.row_tiles import aligned, in_pieces, load_piece, load_pieces, store_piece
@@ -165,11 +165,10 @@ def add_rms_norm(
     """
     if not use_triton():
         return reference(x, residual, weight, eps)
-    check_mixed(x=x, residual=residual, weight=weight)
+    check_tensors(True, x=x, residual=residual, weight=weight)
     if x.dim() == 0:
         raise ValueError("x has no dimension to normalise over: give at least one")
-    if residual.shape != x.shape:
-        raise ValueError(f"residual has shape {tuple(residual.shape)} but x has {tuple(x.shape)}: give both one shape")
+    check_alike(x=x, residual=residual)
     columns = x.shape[-1]
     if tuple(weight.shape) != (columns,):
         raise ValueError(f"weight has shape {tuple(weight.shape)}: give ({columns},), the last dimension of x")

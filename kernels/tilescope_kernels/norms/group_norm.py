@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from tilescope_kernels._shared.checks import check_mixed, use_triton
+from tilescope_kernels._shared.checks import check_tensors, use_triton
 from tilescope_kernels._shared.launching import BEYOND, cdiv, launch, multiprocessors, next_power_of_2, split_config
 from tilescope_kernels._shared.operators import as_vector, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
@@ -177,7 +177,7 @@ def group_norm(
     """
     if not use_triton():
         return F.group_norm(x, num_groups, weight, bias, eps)
-    check_mixed(x=x, weight=weight, bias=bias)
+    check_tensors(True, x=x, weight=weight, bias=bias)
     if x.dim() < 2:
         raise ValueError(f"x has shape {tuple(x.shape)}: give (batch, channels, ...)")
     channels = x.shape[1]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from tilescope_kernels._shared.checks import check_mixed, use_triton
+from tilescope_kernels._shared.checks import check_tensors, use_triton
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, split_config
 from tilescope_kernels._shared.operators import as_rows, as_vector, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.row_tiles import in_pieces, vector
@@ -220,7 +220,7 @@ def layer_norm(
     if not use_triton():
         return reference(x, weight, bias, eps, normalized_shape)
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-    check_mixed(x=x, weight=weight, bias=bias)
+    check_tensors(True, x=x, weight=weight, bias=bias)
     if not shape or tuple(x.shape[-len(shape) :]) != shape:
         raise ValueError(f"normalized_shape is {shape} but x has shape {tuple(x.shape)}: give its trailing dimensions")
     for name, tensor in (("weight", weight), ("bias", bias)):

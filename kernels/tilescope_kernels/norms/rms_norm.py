@@ -14,7 +14,7 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.checks import check_mixed, use_triton
+from tilescope_kernels._shared.checks import check_tensors, use_triton
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, split_config
 from tilescope_kernels._shared.operators import as_rows, as_vector, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.row_tiles import aligned, in_pieces, load_piece, load_pieces, narrow, store_piece, vector
@@ -159,7 +159,7 @@ def rms_norm(
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not use_triton():
         return F.rms_norm(x, shape, weight, eps)
-    check_mixed(x=x, weight=weight)
+    check_tensors(True, x=x, weight=weight)
     if not shape or tuple(x.shape[-len(shape) :]) != shape:
         raise ValueError(f"normalized_shape is {shape} but x has shape {tuple(x.shape)}: give its trailing dimensions")
     if weight is not None and tuple(weight.shape) != shape:
