@@ -7,13 +7,13 @@ With pieces only the last one or two are masked, or none if they fill the row.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 
 import torch
 import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.launching import cdiv
+from tilescope_kernels.spec import Config
 
 #: Fewest columns of a row in pieces. Shorter rows share a program.
 _LEAST = 2049
@@ -101,23 +101,21 @@ def vector(x: torch.Tensor) -> int:
     return 1 if known or columns % width or stride % width else width
 
 
-def in_pieces(x: torch.Tensor, options: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]] | None:
-    """Kernel parameters (LANES, WIDTH, STEPS, WHOLE) and launch options for the rows of ``x`` in pieces.
+def in_pieces(x: torch.Tensor, asked: int | None = None) -> Config | None:
+    """Kernel parameters (LANES, WIDTH, STEPS, WHOLE) and warps for the rows of ``x`` in pieces. ``asked`` overrides the warps.
 
-    None where a block is faster: for short rows, and for rows that are not 16-byte aligned. ``num_warps`` in ``options``
-    overrides the default.
+    None where a block is faster: for short rows, and for rows that are not 16-byte aligned.
     """
     columns, size = x.shape[1], x.element_size()
     width = 16 // size
     if columns < _LEAST or columns % width or x.stride(0) % width:
         return None
-    pieces, warps = pieces_of(columns, size, options.get("num_warps"))
-    return {**pieces}, {"num_warps": warps, **options}
+    return pieces_of(columns, size, asked)
 
 
 @functools.cache
-def pieces_of(columns: int, size: int, asked: int | None) -> tuple[Mapping[str, int], int]:
-    """Kernel parameters and number of warps for rows of ``columns`` elements of ``size`` bytes. ``asked`` overrides the warps."""
+def pieces_of(columns: int, size: int, asked: int | None) -> Config:
+    """As ``in_pieces``, for rows of ``columns`` elements of ``size`` bytes."""
     width = 16 // size
     # With 16 warps, two programs with rows of 16384 in 16 bits fit an SM.
     long = 32 if columns * size > 64 * 1024 else 16
@@ -126,10 +124,5 @@ def pieces_of(columns: int, size: int, asked: int | None) -> tuple[Mapping[str, 
         warps = min((warps, warps // 2), key=lambda few: cdiv(columns, 32 * few * width) * few)
     warps = asked or warps
     step = 32 * warps * width
-    pieces = {
-        "LANES": step // width,
-        "WIDTH": width,
-        "STEPS": cdiv(columns, step),
-        "WHOLE": columns % step == 0,
-    }
-    return pieces, warps
+    pieces = {"LANES": step // width, "WIDTH": width, "STEPS": cdiv(columns, step), "WHOLE": columns % step == 0}
+    return {**pieces, "num_warps": warps}

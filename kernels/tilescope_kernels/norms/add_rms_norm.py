@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_alike, check_tensors, use_triton
-from tilescope_kernels._shared.launching import launch, next_power_of_2, split_config
+from tilescope_kernels._shared.launching import launch, next_power_of_2
 from tilescope_kernels._shared.operators import as_rows, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.row_tiles import aligned, in_pieces, load_piece, load_pieces, store_piece
 from tilescope_kernels.norms.rms_norm import CONFIGS
@@ -80,15 +80,6 @@ _MOST = 16384
 _MOST_IN_PIECES = 32768
 
 
-def _in_pieces(
-    x: torch.Tensor, residual: torch.Tensor, options: dict[str, int]
-) -> tuple[dict[str, int], dict[str, int]] | None:
-    """Kernel parameters and launch options for long rows in pieces; None where there are none, and for rows that do not fit."""
-    if x.shape[1] > _MOST_IN_PIECES or any(t.element_size() > 2 or t.stride(0) % 8 for t in (x, residual)):
-        return None
-    return in_pieces(x, {"num_warps": 16, **options})
-
-
 def _wider(x: torch.Tensor, residual: torch.Tensor) -> torch.dtype:
     """The dtype of the sum. ``torch.promote_types`` would be an operator, and calls with it are not replayed."""
     return x.dtype if x.dtype == residual.dtype else torch.float32
@@ -114,25 +105,17 @@ def _add_rms_norm(
     if y.numel() == 0:
         return y, total, rstd
     saved = rstd if save else None
-    options = split_config(unpack(config) or {})[1]
-    if columns > _MOST and (held := _in_pieces(x, residual, options)):
-        pieces, options = held
-        launch(
-            add_rms_norm_pieces_kernel, (rows,),
-            y, total, saved, x, residual, weight, x.stride(0), residual.stride(0), columns, eps,
-            **pieces, **options,
-        )  # fmt: skip
-        return y, total, rstd
-    if columns > _MOST:
+    asked = (unpack(config) or {}).get("num_warps")
+    given = (y, total, saved, x, residual, weight, x.stride(0), residual.stride(0), columns, eps)
+    is_even = columns <= _MOST_IN_PIECES and all(t.element_size() == 2 and t.stride(0) % 8 == 0 for t in (x, residual))
+    if columns <= _MOST:
+        # Wider rows in 16 warps would keep a second row from the SM.
+        few = min(8, warps(x)) if x.element_size() == 2 and columns <= 8192 else warps(x)
+        launch(add_rms_norm_kernel, (rows,), *given, BLOCK=next_power_of_2(columns), num_warps=asked or few)
+    elif held := in_pieces(x, asked or 16) if is_even else None:
+        launch(add_rms_norm_pieces_kernel, (rows,), *given, **held)
+    else:
         forward_in_parts(y, total, saved, x, residual, weight, None, eps, centred=False)
-        return y, total, rstd
-    # Wider rows in 16 warps would keep a second row from the SM.
-    options.setdefault("num_warps", min(8, warps(x)) if x.element_size() == 2 and columns <= 8192 else warps(x))
-    launch(
-        add_rms_norm_kernel, (rows,),
-        y, total, saved, x, residual, weight, x.stride(0), residual.stride(0), columns, eps,
-        BLOCK=next_power_of_2(columns), **options,
-    )  # fmt: skip
     return y, total, rstd
 
 

@@ -55,19 +55,19 @@ def _warps(x: torch.Tensor, rows: int, elements: int) -> int:
     return min(16, max(1, rows * next_power_of_2(x.shape[1]) // (32 * elements)))
 
 
-def _for_pieces(x: torch.Tensor) -> tuple[dict[str, int], bool]:
-    """Options of 16-bit rows in pieces, and whether weights are loaded early, with a row: few rows would not find them in L1.
+def _for_pieces(x: torch.Tensor) -> tuple[int | None, bool]:
+    """Warps for 16-bit rows in pieces, and whether weights are loaded early, with a row: few rows would not find them in L1.
 
     With 4 warps twelve programs fit an SM instead of six. With 8 warps instead of 16, wide rows leave fewer lanes idle. Few rows are
     faster in 8 warps that load weights early; more rows are not.
     """
     rows, columns = x.shape
     if x.element_size() != 2 or columns > 16384:
-        return {}, False
+        return None, False
     early = columns <= 8192 and rows <= 2 * multiprocessors(x)
     if 4096 <= columns <= 8192:
-        return {"num_warps": 8 if early else 4}, early
-    return {"num_warps": 8} if columns > 14336 else {}, early
+        return 8 if early else 4, early
+    return 8 if columns > 14336 else None, early
 
 
 def _keep(x: torch.Tensor, block: int, summed: bool) -> int:
@@ -88,36 +88,29 @@ def _column_sums(partial: torch.Tensor, x: torch.Tensor) -> None:
     )  # fmt: skip
 
 
-@operator(
-    "layer_norm",
-    autocast="fp32",
-    shards="rww rr",
-    fake=lambda x, weight, bias, eps, save, config: (
-        x.new_empty(x.shape),
-        x.new_empty((x.shape[0] if save else 0, 2), dtype=torch.float32),
-    ),
-)
+def _results(
+    x: torch.Tensor, weight: Any, bias: Any, eps: float, save: bool, config: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.new_empty(x.shape), x.new_empty((x.shape[0] if save else 0, 2), dtype=torch.float32)
+
+
+@operator("layer_norm", autocast="fp32", shards="rww rr", fake=_results)
 def _layer_norm(
     x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, save: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """y and, if ``save``, each row's mean and 1 / standard deviation (rows, 2); else an empty tensor."""
-    rows, columns = x.shape
-    y = x.new_empty(rows, columns)
-    stats = x.new_empty((rows if save else 0, 2), dtype=torch.float32)
+    (rows, columns), (y, stats) = x.shape, _results(x, weight, bias, eps, save, config)
     if y.numel() == 0:
         return y, stats
-    options = split_config(unpack(config) or {})[1]
+    asked, saved = (unpack(config) or {}).get("num_warps"), stats if save else None
     block = next_power_of_2(columns)
-    saved = stats if save else None
     few, early = _for_pieces(x)
     if columns * x.element_size() > _HELD:
         forward_in_parts(y, None, saved, x, None, weight, bias, eps, centred=True)
-    elif held := in_pieces(x, few | options):
-        pieces, options = held
+    elif held := in_pieces(x, asked or few):
         launch(
-            layer_norm_pieces_kernel, (rows,),
-            y, saved, x, weight, bias, x.stride(0), columns, eps,
-            ONCE=x.element_size() == 2, EARLY=early, **pieces, **options,
+            layer_norm_pieces_kernel, (rows,), y, saved, x, weight, bias, x.stride(0), columns, eps,
+            ONCE=x.element_size() == 2, EARLY=early, **held,
         )  # fmt: skip
     else:
         # Two rows of 4096 per program share its latency; with more short rows, small inputs would have too few programs.
@@ -127,11 +120,9 @@ def _layer_norm(
         early = rows <= 4 * multiprocessors(x)
         if early and block >= 512:
             tile = 1
-        options.setdefault("num_warps", _warps(x, tile, 8 if early else 32))
         launch(
-            layer_norm_kernel, (cdiv(rows, tile),),
-            y, saved, x, weight, bias, x.stride(0), rows, columns, eps,
-            ROWS=tile, BLOCK=block, VECTOR=vector(x), EARLY=early, **options,
+            layer_norm_kernel, (cdiv(rows, tile),), y, saved, x, weight, bias, x.stride(0), rows, columns, eps,
+            ROWS=tile, BLOCK=block, VECTOR=vector(x), EARLY=early, num_warps=asked or _warps(x, tile, 8 if early else 32),
         )  # fmt: skip
     return y, stats
 

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_tensors, use_triton
-from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, split_config
+from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2
 from tilescope_kernels._shared.operators import as_rows, as_vector, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.row_tiles import aligned, in_pieces, load_piece, load_pieces, narrow, store_piece, vector
 from tilescope_kernels.norms.rms_norm_backward import rms_norm_backward, warps
@@ -93,43 +93,33 @@ _HELD = 128 * 1024
 _EPS = torch.finfo(torch.float32).eps
 
 
-@operator(
-    "rms_norm",
-    autocast="fp32",
-    shards="rw rr",
-    fake=lambda x, weight, eps, save, config: (
-        x.new_empty(x.shape),
-        x.new_empty(x.shape[0] if save else 0, dtype=torch.float32),
-    ),
-)
+def _results(x: torch.Tensor, weight: Any, eps: float, save: bool, config: str) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.new_empty(x.shape), x.new_empty(x.shape[0] if save else 0, dtype=torch.float32)
+
+
+@operator("rms_norm", autocast="fp32", shards="rw rr", fake=_results)
 def _rms_norm(
     x: torch.Tensor, weight: torch.Tensor | None, eps: float, save: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """y and, if ``save``, each row's 1 / RMS; else an empty tensor."""
-    rows, columns = x.shape
-    y = x.new_empty(rows, columns)
-    rstd = x.new_empty(rows if save else 0, dtype=torch.float32)
+    (rows, columns), (y, rstd) = x.shape, _results(x, weight, eps, save, config)
     if y.numel() == 0:
         return y, rstd
-    options = split_config(unpack(config) or {})[1]
-    block = next_power_of_2(columns)
-    tile = max(1, 1024 // block)
-    saved = rstd if save else None
+    asked, saved = (unpack(config) or {}).get("num_warps"), rstd if save else None
     # Instead of 16 with no more idle lanes, and of 2 or 4, which hide the latency of their chains of pieces only among many rows.
     few = columns <= 8192 and rows <= 32 * multiprocessors(x)
-    eight = {"num_warps": 8} if few or (x.element_size() == 2 and 14336 < columns <= 16384) else {}
+    eight = 8 if few or (x.element_size() == 2 and 14336 < columns <= 16384) else None
     if columns * x.element_size() > _HELD:
         forward_in_parts(y, None, saved, x, None, weight, None, eps, centred=False)
-    elif held := in_pieces(x, eight | options):
-        pieces, options = held
-        launch(rms_norm_pieces_kernel, (rows,), y, saved, x, weight, x.stride(0), columns, eps, **pieces, **options)
+    elif held := in_pieces(x, asked or eight):
+        launch(rms_norm_pieces_kernel, (rows,), y, saved, x, weight, x.stride(0), columns, eps, **held)
     else:
-        options.setdefault("num_warps", warps(x))
+        block = next_power_of_2(columns)
+        tile = max(1, 1024 // block)
+        whole = columns == block and rows % tile == 0
         launch(
-            rms_norm_kernel, (cdiv(rows, tile),),
-            y, saved, x, weight, x.stride(0), rows, columns, eps,
-            ROWS=tile, BLOCK=block, WHOLE=columns == block and rows % tile == 0,
-            VECTOR=vector(x), **options,
+            rms_norm_kernel, (cdiv(rows, tile),), y, saved, x, weight, x.stride(0), rows, columns, eps,
+            ROWS=tile, BLOCK=block, WHOLE=whole, VECTOR=vector(x), num_warps=asked or warps(x),
         )  # fmt: skip
     return y, rstd
 

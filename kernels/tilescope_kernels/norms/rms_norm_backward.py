@@ -6,8 +6,6 @@ of two such tensors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 import triton
 import triton.language as tl
@@ -18,17 +16,17 @@ from tilescope_kernels._shared.launching import (
     multiprocessors,
     next_power_of_2,
     shared_memory,
-    split_config,
 )
 from tilescope_kernels._shared.operators import operator, unpack
 from tilescope_kernels._shared.row_tiles import aligned, load_pieces, store_piece, vector
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
 from tilescope_kernels.norms.special_rows import SUMMED, backward_of_special_rows
+from tilescope_kernels.spec import Config
 
 #: Bytes of the shortest row, and columns of the longest: beyond, the sums for dW leave too few registers.
 _LEAST, _MOST = 256, 8192
-#: Most columns of rows that share a backward program: they are too short to be copied ahead.
-_SHORT = 128
+#: Most columns of rows without sums for dW, or of fewer bytes than ``_LEAST``, that share a backward program.
+_SHARING = 8192
 #: Bytes of the rows of ``x`` that an SM's programs work on at a time, unless one row is longer, and bytes of shared memory for
 #: prefetched rows.
 _SHORT, _AHEAD = 8192, 72 * 1024
@@ -154,7 +152,7 @@ def _plan(row: int, shared: int) -> tuple[int, int, int, int]:
 
 def _in_pieces(
     dy: torch.Tensor, dsum: torch.Tensor | None, x: torch.Tensor, weight: torch.Tensor | None, rstd: torch.Tensor,
-    config: Mapping[str, int],
+    config: Config,
 ) -> tuple[torch.Tensor, torch.Tensor] | None:  # fmt: skip
     """dx and dW; None for rows that are too short, too long or not 16-byte aligned. ``config`` overrides the plan."""
     rows, columns = x.shape
@@ -162,11 +160,9 @@ def _in_pieces(
     width = 16 // size
     if columns * size < _LEAST or columns > _MOST or columns % width or x.stride(0) % width:
         return None
-    chosen, options = split_config(config)
     warps, programs, rows_ahead, room = _plan(columns * size, shared_memory(x))
-    options.setdefault("num_warps", warps)
-    programs = chosen.get("PROGRAMS") or programs
-    step = 32 * options["num_warps"] * width
+    warps, programs = config.get("num_warps", warps), config.get("PROGRAMS") or programs
+    step = 32 * warps * width
     steps = cdiv(columns, step)
     read = (x, dy) if dsum is None else (x, dy, dsum)
     fitting = room // (programs * steps * step * sum(tensor.element_size() for tensor in read))
@@ -176,7 +172,7 @@ def _in_pieces(
         rms_norm_backward_pieces_kernel, (partial.shape[1],),
         dx, partial, dy, dsum, x, weight, rstd, x.stride(0), rows, columns,
         LANES=step // width, WIDTH=width, STEPS=steps, WHOLE=columns % step == 0, STAGES=1 + min(rows_ahead, fitting),
-        **options,
+        num_warps=warps,
     )  # fmt: skip
     return dx, sum_partials(partial, sums_dtype(x, weight))[0]
 
@@ -194,27 +190,24 @@ def rms_norm_backward(
     sums: bool, config: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """dx, plus ``dsum`` if that is given, and, if ``sums``, dW; else an empty tensor."""
-    rows, columns = x.shape
-    if rows and sums and (both := _in_pieces(dy, dsum, x, weight, rstd, unpack(config) or {})):
+    (rows, columns), chosen = x.shape, unpack(config) or {}
+    if rows and sums and (both := _in_pieces(dy, dsum, x, weight, rstd, chosen)):
         return both
     if x.numel() == 0:
         dw = torch.zeros(columns if sums else 0, dtype=sums_dtype(x, weight), device=x.device)
         return x.new_empty(rows, columns), dw
     none = torch.empty(0, dtype=sums_dtype(x, weight), device=x.device)
-    if found := backward_of_special_rows(dy, dsum, x, weight, rstd, sums, config, short=_SHORT, centred=False):
+    if found := backward_of_special_rows(dy, dsum, x, weight, rstd, sums, config, short=_SHARING, centred=False):
         dx, both = found
         return dx, none if both is None else both[0]
     block = next_power_of_2(columns)
-    chosen, options = split_config(unpack(config) or {})
     # Rows in flight hide latency, a few wide ones or several narrow ones, but each program costs a row of partial sums.
     programs = chosen.get("PROGRAMS") or max(1, min(4, 14336 // block))
     programs = min(rows, programs * multiprocessors(x)) if sums else rows
     dx = x.new_empty(rows, columns)
     partial = torch.empty((1, programs, columns), device=x.device) if sums else None
-    options.setdefault("num_warps", warps(x) if sums else 16)
     launch(
-        rms_norm_backward_kernel, (programs,),
-        dx, partial, dy, dsum, x, weight, rstd, x.stride(0), rows, columns,
-        BLOCK=block, HOLD=block < SUMMED, VECTOR=vector(x), **options,
+        rms_norm_backward_kernel, (programs,), dx, partial, dy, dsum, x, weight, rstd, x.stride(0), rows, columns,
+        BLOCK=block, HOLD=block < SUMMED, VECTOR=vector(x), num_warps=chosen.get("num_warps", warps(x) if sums else 16),
     )  # fmt: skip
     return dx, none if partial is None else sum_partials(partial, sums_dtype(x, weight))[0]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from tilescope_kernels._shared.checks import check_tensors, use_triton
-from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, split_config
+from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2
 from tilescope_kernels._shared.operators import as_rows, operator, pack, shaped_as, unpack
 from tilescope_kernels._shared.row_tiles import in_pieces, pieces_of, vector
 from tilescope_kernels.reductions.softmax_gluon import softmax_backward_in_parts, softmax_with_held_rows
@@ -39,9 +38,6 @@ _LEAST_SKEWED = 513
 #: Elements of the largest block of several rows.
 _MOST = 32768
 
-#: Kernel parameters and launch options.
-Pieces = tuple[dict[str, int], dict[str, int]]
-
 
 def _skewed(x: torch.Tensor) -> bool:
     """Whether rows are contiguous but not 16-byte aligned, so that those of all operands share their misalignment.
@@ -56,163 +52,139 @@ def _bytes(x: torch.Tensor) -> int:
     return x.shape[1] * x.element_size()
 
 
-def _one_row(config: Config | None) -> bool:
-    return (config or {}).get("ROWS", 1) == 1
-
-
-def _even(pieces: Mapping[str, int], most: int = 32) -> dict[str, int]:
+def _even(pieces: Config, most: int = 32) -> Config:
     """The parameters with an even number of pieces, up to ``most``: more widths share a compiled kernel. Two pieces are masked then."""
     steps = pieces["STEPS"]
     is_odd = steps % 2 and 1 < steps < most and not pieces["WHOLE"]
-    return {**pieces, "STEPS": steps + 1 if is_odd else steps}
+    return {**pieces, "STEPS": steps + 1} if is_odd else pieces
 
 
-def _in_skewed_pieces(x: torch.Tensor, options: Mapping[str, int]) -> Pieces | None:
-    """As ``in_pieces``, for rows that are contiguous but not 16-byte aligned: of what aligned accesses cover (``whole_part``)."""
+def _pieces(x: torch.Tensor, warps: int | None) -> Config | None:
+    """``in_pieces``, but three pieces become four. More pieces would idle too many lanes.
+
+    Of rows that are contiguous but not 16-byte aligned, pieces are of what aligned accesses cover (``whole_part``).
+    """
     columns, size = x.shape[1], x.element_size()
+    if not _skewed(x):
+        found = in_pieces(x, warps)
+        return found and _even(found, most=4)
     if columns < _LEAST_SKEWED:
         return None
     # At most 96 bytes per thread: of 1 to 32 warps, these were the fastest for softmax of 513 to 20001 columns in bf16.
     length = columns * size // 16 * (16 // size)
-    warps = options.get("num_warps", min(32, next_power_of_2(cdiv(length * size, 3072))))
-    pieces, warps = pieces_of(length, size, warps)
+    pieces = pieces_of(length, size, warps or min(32, next_power_of_2(cdiv(length * size, 3072))))
     # The covered part has one of two lengths.
-    return _even({**pieces, "WHOLE": False}), {"num_warps": warps, **options}
+    return _even({**pieces, "WHOLE": False})
 
 
-def _fewer_variants(found: Pieces | None) -> Pieces | None:
-    """Three pieces become four, so that more widths share a compiled kernel. More pieces would idle too many lanes."""
-    return found and (_even(found[0], most=4), found[1])
-
-
-def _block(x: torch.Tensor, config: Config | None, elements: int, most: int) -> tuple[dict[str, int], dict[str, int]]:
-    """Kernel parameters and launch options for whole rows in one block, of ``elements`` per thread in at most ``most`` warps.
+def _block(x: torch.Tensor, config: Config, elements: int, most: int) -> Config:
+    """Parameters for whole rows in one block, of ``elements`` per thread in at most ``most`` warps.
 
     Raises ValueError for a config that does not fit.
     """
     block = next_power_of_2(x.shape[1])
-    chosen, options = split_config(config or {})
-    rows = chosen.get("ROWS", max(1, 1024 // block))
+    rows = config.get("ROWS", max(1, 1024 // block))
     if rows > 1 and rows * block > _MOST:
         raise ValueError(f"config has ROWS={rows}: a program holds at most {max(1, _MOST // block)} such rows")
     # Rows that are not 16-byte aligned are read one element at a time, each with its own address and mask.
     each = elements if _bytes(x) % 16 == 0 else min(elements, 8)
-    options.setdefault("num_warps", min(most, max(1, rows * block // (32 * each))))
-    return {"ROWS": rows, "BLOCK": block, "VECTOR": vector(x)}, options
+    warps = min(most, max(1, rows * block // (32 * each)))
+    return {"num_warps": warps, **config, "ROWS": rows, "BLOCK": block, "VECTOR": vector(x)}
 
 
-def _walked(config: Config | None, warps: int) -> dict[str, int]:
-    """Launch options for programs that walk one row. Raises ValueError for a config with several rows per program."""
-    chosen, options = split_config(config or {})
-    if chosen.get("ROWS", 1) > 1:
-        raise ValueError(f"config has ROWS={chosen['ROWS']}: a program walks one row of so many columns")
-    return {"num_warps": warps, **options}
+def _walked(x: torch.Tensor, config: Config, warps: int, accesses: int) -> Config:
+    """Parameters for programs that walk one row, with so many 16-byte accesses in flight per thread.
+
+    Raises ValueError for a config with several rows per program.
+    """
+    if config.get("ROWS", 1) > 1:
+        raise ValueError(f"config has ROWS={config['ROWS']}: a program walks one row of so many columns")
+    warps = config.get("num_warps", warps)
+    lanes, width = 32 * accesses * warps, 16 // x.element_size()
+    return {"num_warps": warps, "LANES": lanes, "WIDTH": width, "SKEWED": _skewed(x)}
 
 
-def _write_pieces(y: torch.Tensor, x: torch.Tensor, config: Config | None) -> bool:
+def _write_pieces(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
     """A program holds a row in registers, in pieces: over 4096 columns or not 16-byte aligned, up to 48 KB."""
-    (rows, columns), options = x.shape, split_config(config or {})[1]
-    if _bytes(x) > 48 * 1024 or not _one_row(config):
+    (rows, columns), skewed = x.shape, _skewed(x)
+    # Few short rows are sooner done element by element, in more warps each, than in aligned pieces and their ends.
+    short = columns <= 1024 and rows <= 16 * multiprocessors(x) if skewed else columns <= 4096
+    if short or _bytes(x) > 48 * 1024 or config.get("ROWS", 1) > 1:
         return False
-    if _skewed(x):
-        # Few short rows are sooner done element by element, in more warps each, than in aligned pieces and their ends.
-        small = columns <= 1024 and rows <= 16 * multiprocessors(x)
-        found = None if small else _in_skewed_pieces(x, options)
-    else:
-        if 12288 <= columns <= 16384:
-            # Norms take 16 warps here, but exchange less.
-            options.setdefault("num_warps", 8)
-        found = None if columns <= 4096 else _fewer_variants(in_pieces(x, options))
+    # Norms take 16 warps where 8 are the default here, but exchange less.
+    found = _pieces(x, config.get("num_warps", 8 if 12288 <= columns <= 16384 and not skewed else None))
     if found:
-        parameters, options = found
-        launch(softmax_pieces_kernel, (rows,), y, x, x.stride(0), columns, SKEWED=_skewed(x), **parameters, **options)
+        launch(softmax_pieces_kernel, (rows,), y, x, x.stride(0), columns, SKEWED=skewed, **found)
     return found is not None
 
 
-def _write_blocks(y: torch.Tensor, x: torch.Tensor, config: Config | None) -> bool:
+def _write_blocks(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
     """A program holds a row, or several short ones, in registers as one block of up to 32 KB a row."""
     rows, columns = x.shape
     if next_power_of_2(columns) * x.element_size() > 32 * 1024:
         return False
     # 32 elements per thread are four 16-byte loads in flight at 16 bits.
-    parameters, options = _block(x, config, 32, 16)
-    grid = (cdiv(rows, parameters["ROWS"]),)
-    launch(softmax_rows_kernel, grid, y, x, x.stride(0), rows, columns, **parameters, **options)
+    block = _block(x, config, 32, 16)
+    launch(softmax_rows_kernel, (cdiv(rows, block["ROWS"]),), y, x, x.stride(0), rows, columns, **block)
     return True
 
 
-def _write_held(y: torch.Tensor, x: torch.Tensor, config: Config | None) -> bool:
+def _write_held(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
     """Two programs hold a row each in an SM's shared memory and registers."""
     return not config and softmax_with_held_rows(y, x, _skewed(x))
 
 
-def _write_few(y: torch.Tensor, x: torch.Tensor, config: Config | None) -> bool:
+def _write_few(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
     """Few rows, which alone would leave most SMs idle, are spread over the GPU in parts."""
     rows, columns = x.shape
     if config or rows > multiprocessors(x) // 4 or columns % 16 or x.stride(0) % 16:
         return False
     parts = cdiv(columns, _PART)
     sums = torch.empty((rows, parts, 2), dtype=torch.float32, device=x.device)
-    common = {"BLOCK": _PART, "num_warps": 8}
-    launch(softmax_part_sums_kernel, (rows * parts,), sums, x, x.stride(0), columns, parts, **common)
-    launch(
-        softmax_parts_kernel, (rows * parts,),
-        y, sums, x, x.stride(0), columns, parts,
-        PARTS=next_power_of_2(parts), **common,
-    )  # fmt: skip
+    grid, given, common = (rows * parts,), (x, x.stride(0), columns, parts), {"BLOCK": _PART, "num_warps": 8}
+    launch(softmax_part_sums_kernel, grid, sums, *given, **common)
+    launch(softmax_parts_kernel, grid, y, sums, *given, PARTS=next_power_of_2(parts), **common)
     return True
 
 
-def _write_twice(y: torch.Tensor, x: torch.Tensor, config: Config | None) -> bool:
+def _write_twice(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
     """A program reads a row of any length twice, the second time from L2."""
-    # Two or four 16-byte loads in flight per thread. With four and 32 warps, one program fills an SM: with two per SM, L2 would
-    # evict very long rows before their second read. Rows with ends exchange more, so they take 16 warps.
+    # With four accesses and 32 warps, one program fills an SM: with two per SM, L2 would evict very long rows before their second
+    # read. Rows with ends exchange more, so they take 16 warps.
     skewed, long = _skewed(x), _bytes(x) > _IN_L2
-    options = _walked(config, 16 if skewed and not long else 32)
-    launch(
-        softmax_online_kernel, (x.shape[0],),
-        y, x, x.stride(0), x.shape[1],
-        LANES=(128 if skewed or long else 64) * options["num_warps"], WIDTH=16 // x.element_size(), SKEWED=skewed, **options,
-    )  # fmt: skip
+    walked = _walked(x, config, 16 if skewed and not long else 32, 4 if skewed or long else 2)
+    launch(softmax_online_kernel, (x.shape[0],), y, x, x.stride(0), x.shape[1], **walked)
     return True
 
 
-def _grade_pieces(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: Config | None) -> bool:
+def _grade_pieces(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: Config) -> bool:
     """As ``_write_pieces``. With a power of two of columns a block has no idle lanes and is as fast."""
-    (rows, columns), options = y.shape, split_config(config or {})[1]
-    if columns == next_power_of_2(columns) or _bytes(y) > _HELD_BACKWARD[y.element_size()] or not _one_row(config):
-        return False
-    found = _in_skewed_pieces(y, options) if _skewed(y) else _fewer_variants(in_pieces(y, options))
+    rows, columns = y.shape
+    is_held = _bytes(y) <= _HELD_BACKWARD[y.element_size()] and config.get("ROWS", 1) == 1
+    found = _pieces(y, config.get("num_warps")) if is_held and columns != next_power_of_2(columns) else None
     if found:
-        parameters, options = found
-        launch(softmax_pieces_backward_kernel, (rows,), dx, dy, y, columns, SKEWED=_skewed(y), **parameters, **options)
+        launch(softmax_pieces_backward_kernel, (rows,), dx, dy, y, columns, SKEWED=_skewed(y), **found)
     return found is not None
 
 
-def _grade_blocks(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: Config | None) -> bool:
+def _grade_blocks(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: Config) -> bool:
     """As ``_write_blocks``."""
     rows, columns = y.shape
     if next_power_of_2(columns) * y.element_size() > _HELD_BACKWARD[y.element_size()]:
         return False
-    parameters, options = _block(y, config, 16, 32)
-    grid = (cdiv(rows, parameters["ROWS"]),)
-    launch(softmax_rows_backward_kernel, grid, dx, dy, y, rows, columns, **parameters, **options)
+    block = _block(y, config, 16, 32)
+    launch(softmax_rows_backward_kernel, (cdiv(rows, block["ROWS"]),), dx, dy, y, rows, columns, **block)
     return True
 
 
-def _grade_parts(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: Config | None) -> bool:
+def _grade_parts(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: Config) -> bool:
     """Several programs hold a part each of rows of more than 64 KB, in shared memory."""
     return not config and _bytes(y) > 64 * 1024 and softmax_backward_in_parts(dx, dy, y)
 
 
-def _grade_twice(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: Config | None) -> bool:
+def _grade_twice(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: Config) -> bool:
     """As ``_write_twice``."""
-    options = _walked(config, 32)
-    launch(
-        softmax_twice_backward_kernel, (y.shape[0],),
-        dx, dy, y, y.shape[1],
-        LANES=64 * options["num_warps"], WIDTH=16 // y.element_size(), SKEWED=_skewed(y), **options,
-    )  # fmt: skip
+    launch(softmax_twice_backward_kernel, (y.shape[0],), dx, dy, y, y.shape[1], **_walked(y, config, 32, 2))
     return True
 
 
@@ -225,7 +197,7 @@ _BACKWARD = (_grade_pieces, _grade_blocks, _grade_parts, _grade_twice)
 def _softmax(x: torch.Tensor, config: str) -> torch.Tensor:
     y = x.new_empty(x.shape)
     if y.numel():
-        any(write(y, x, unpack(config)) for write in _FORWARD)
+        any(write(y, x, unpack(config) or {}) for write in _FORWARD)
     return y
 
 
@@ -233,7 +205,7 @@ def _softmax(x: torch.Tensor, config: str) -> torch.Tensor:
 def _softmax_backward(dy: torch.Tensor, y: torch.Tensor, config: str) -> torch.Tensor:
     dx = y.new_empty(y.shape)
     if dx.numel():
-        any(grade(dx, dy, y, unpack(config)) for grade in _BACKWARD)
+        any(grade(dx, dy, y, unpack(config) or {}) for grade in _BACKWARD)
     return dx
 
 
