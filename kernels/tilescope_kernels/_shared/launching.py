@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator
+from typing import Any
 
 import torch
 from triton import knobs
@@ -23,14 +23,6 @@ _DESCRIPTOR = "TensorDescriptor"
 #: The least integer that int32 does not hold.
 BEYOND = 2**31
 _INT32 = range(-BEYOND, BEYOND)
-
-
-class _Found(NamedTuple):
-    """A compiled kernel with what Triton passes it beside the arguments."""
-
-    start: Any
-    first: tuple[Any, ...]
-    constants: tuple[Any, ...]
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
@@ -49,16 +41,19 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
         key += (*constants, *constants.values(), knobs.runtime.debug, knobs.compilation.instrumentation_mode)
         cache, signature = kernel.device_caches[device][0], (None, *key)
         if found := cache.get(signature):
-            x, y, z = (*grid, 1, 1)[:3]
-            found.start(x, y, z, driver.active.get_current_stream(device), *found.first, *given, *found.constants)
+            (start, first, last), (x, y, z) = found, (*grid, 1, 1)[:3]
+            start(x, y, z, driver.active.get_current_stream(device), *first, *given, *last)
             return
     if _THREAD.compiles_alone:
         kernel.warmup(*args, grid=grid, **constants)
         return
     compiled = kernel[grid](*args, **constants)
-    rest = kernel.params[len(args) :] if is_cached else ()
-    if is_cached and isinstance(compiled, compiler.CompiledKernel) and all(each.is_constexpr for each in rest):
-        cache[signature] = _found(kernel, compiled, len(args))
+    if is_cached and isinstance(compiled, compiler.CompiledKernel):
+        rest = range(len(args), len(kernel.params))
+        if all(kernel.params[place].is_constexpr for place in rest):
+            # The compiler's constants have those that defaults added. Nobody observes the launch, so there are no hooks.
+            last = tuple(compiled.src.constants.get((place,)) for place in rest)
+            cache[signature] = compiled.run, (compiled.function, compiled.packed_metadata, None, None, None), last
 
 
 @functools.cache
@@ -106,15 +101,6 @@ def _described(args: tuple[Any, ...], general: Collection[int]) -> tuple[list[An
         else:
             is_known = False
     return key, given if is_known and device >= 0 else [], device
-
-
-def _found(function: Any, compiled: Any, given: int) -> _Found:
-    """What launches ``compiled`` again after ``given`` arguments."""
-    # The compiler's constants have those that defaults added.
-    known = compiled.src.constants
-    constants = tuple(known.get((place,)) for place in range(given, len(function.params)))
-    hooks = (None, None, None)
-    return _Found(compiled.run, (compiled.function, compiled.packed_metadata, *hooks), constants)
 
 
 def is_observed(function: Any) -> bool:
@@ -205,11 +191,3 @@ def shared_memory(tensor: torch.Tensor) -> int:
     if tensor.is_cuda:
         return int(_properties(tensor.device).shared_memory_per_block_optin)
     return {80: 163, 86: 99, 87: 163, 89: 99, 120: 99, 121: 99}.get(capability(tensor), 227) * 1024
-
-
-def split_config(config: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
-    """Split a config into kernel parameters (upper case) and launch options (``num_warps``, ``num_stages``)."""
-    if not config:
-        return {}, {}
-    parameters = {name: value for name, value in config.items() if name.isupper()}
-    return parameters, {name: value for name, value in config.items() if not name.isupper()}

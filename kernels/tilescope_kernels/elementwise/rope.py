@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_tensors, check_together, use_triton
-from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, split_config
+from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2
 from tilescope_kernels._shared.operators import operator, pack, rows_like, unpack
 from tilescope_kernels._shared.reach import SECOND_AXIS, slabs
 from tilescope_kernels._shared.row_tiles import aligned
@@ -138,7 +138,7 @@ def _launch(
     heads = max(q.shape[1], k.shape[1])
     if batches * tokens * heads * columns == 0:
         return
-    chosen, options = split_config(unpack(config) or _default(q))
+    chosen = unpack(config) or _default(q)
     groups = cdiv(heads, chosen["HEADS"])
     if groups > SECOND_AXIS:
         for parts in slabs(SECOND_AXIS * chosen["HEADS"], q_out, k_out, q, k, axis=1):
@@ -150,12 +150,12 @@ def _launch(
     vector = width if all(extent % width == 0 for extent in (half, *strides)) else 1
     block = next_power_of_2(half)
     # One access of 16 bytes per thread for each half of a tile of heads.
-    rows = max(1, min(next_power_of_2(cdiv(heads, groups)), 32 * options.get("num_warps", 4) * width // block))
+    rows = max(1, min(next_power_of_2(cdiv(heads, groups)), 32 * chosen["num_warps"] * width // block))
     launch(
         rope_kernel, (batches * tokens, groups),
         q_out, k_out, q, k, cos, sin, *strides, tokens, q.shape[1], k.shape[1], half,
         ROWS=rows, Q_STEPS=cdiv(cdiv(q.shape[1], groups), rows), K_STEPS=cdiv(cdiv(k.shape[1], groups), rows),
-        HALF=block, VECTOR=vector, INVERSE=inverse, **options,
+        HALF=block, VECTOR=vector, INVERSE=inverse, num_warps=chosen["num_warps"],
     )  # fmt: skip
 
 

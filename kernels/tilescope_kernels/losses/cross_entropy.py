@@ -8,14 +8,13 @@ In the backward pass: the gradient is computed from the logits and two saved num
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from tilescope_kernels._shared.checks import autocast_dtype, check_integers, check_tensors, check_together, use_triton
-from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, split_config
+from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack, wants_grad
 from tilescope_kernels.losses.class_weights import check_weight, weighed
 from tilescope_kernels.losses.cross_entropy_kernels import cross_entropy_backward_kernel, cross_entropy_kernel
@@ -46,14 +45,13 @@ _LONG, _VERY_LONG = 64 * 1024, 128 * 1024
 REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 
 
-def _tile(x: torch.Tensor, config: Config | None, known: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
-    """LANES and WIDTH for the rows of ``x``, and launch options. Without a config ``known`` bounds them."""
-    chosen, options = split_config(config or {})
-    width = 16 // x.element_size()
+def _tile(x: torch.Tensor, config: Config | None, known: Config) -> Config:
+    """LANES, WIDTH and warps for the rows of ``x``. Without a config ``known`` bounds them."""
+    chosen, width = config or {}, 16 // x.element_size()
     pieces = next_power_of_2(cdiv(x.shape[1], width))
     accesses = chosen.get("ACCESSES", known["ACCESSES"])
-    options.setdefault("num_warps", max(1, min(known["num_warps"], pieces // (32 * accesses))))
-    return {"LANES": min(32 * options["num_warps"] * accesses, max(32, pieces)), "WIDTH": width}, options
+    warps = chosen.get("num_warps", max(1, min(known["num_warps"], pieces // (32 * accesses))))
+    return {"LANES": min(32 * warps * accesses, max(32, pieces)), "WIDTH": width, "num_warps": warps}
 
 
 def rows_loss(
@@ -73,13 +71,13 @@ def rows_loss(
     else:
         size = columns * x.element_size()
         known = _LOSS if dx is None or size < _LONG else _AT_ONCE if size < _VERY_LONG else _AT_ONCE_LONG
-        parameters, options = _tile(x, config, known)
+        tile = _tile(x, config, known)
         walking = (config or known).get("PROGRAMS", 0) if dx is not None else 0
         programs = min(rows, walking * multiprocessors(x)) if walking else rows
         launch(
             cross_entropy_kernel, (programs,),
             *arguments,
-            SMOOTH=smoothing > 0, SKEWED=x.stride(0) % parameters["WIDTH"] > 0, **parameters, **options,
+            SMOOTH=smoothing > 0, SKEWED=x.stride(0) % tile["WIDTH"] > 0, **tile,
         )  # fmt: skip
     return loss
 
@@ -115,13 +113,13 @@ def _cross_entropy_backward(
 ) -> torch.Tensor:  # fmt: skip
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if dx.numel():
-        parameters, options = _tile(x, unpack(config), _GRADIENT)
+        tile = _tile(x, unpack(config), _GRADIENT)
         launch(
             cross_entropy_backward_kernel, (x.shape[0],),
             dx, dloss, x, target, parts, count if reduction == 1 else None, dloss.stride(0) if reduction == 0 else 0,
             x.stride(0), x.shape[1], ignore_index, smoothing,
-            SMOOTH=smoothing > 0, SKEWED=x.stride(0) == x.shape[1] and x.shape[1] % parameters["WIDTH"] > 0,
-            **parameters, **options,
+            SMOOTH=smoothing > 0, SKEWED=x.stride(0) == x.shape[1] and x.shape[1] % tile["WIDTH"] > 0,
+            **tile,
         )  # fmt: skip
     return dx
 

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from tilescope_kernels._shared.checks import FLOATING, use_triton
 from tilescope_kernels._shared.descriptors import workspace
-from tilescope_kernels._shared.launching import launch, multiprocessors, split_config
+from tilescope_kernels._shared.launching import launch, multiprocessors
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels._shared.reach import is_far
@@ -160,7 +160,6 @@ def _fp8_matmul_blocks(
         given = _SMALL if few else next(fitting)
     if given["TMA"] and not tma:
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
-    parameters, options = split_config({name: value for name, value in given.items() if name != "PROGRAMS"})
     tiles = triton.cdiv(m, given["BLOCK_M"]) * triton.cdiv(n, given["BLOCK_N"] * given["PARTS"])
     grid = (min(tiles, given["PROGRAMS"] * multiprocessors(a)) if given["TMA"] else tiles,)
     strides = a.stride(0), b.stride(0), c.stride(0)
@@ -169,7 +168,8 @@ def _fp8_matmul_blocks(
     launch(
         fp8_matmul_blocks_kernel, grid,
         a, b, c, scale_a, scale_b, m, n, k, *strides, *scale_a.stride(), *scale_b.stride(),
-        EVEN_K=k % GROUP == 0, FAR=is_far(*strides), **parameters, **options,
+        EVEN_K=k % GROUP == 0, FAR=is_far(*strides),
+        **{name: value for name, value in given.items() if name != "PROGRAMS"},
     )  # fmt: skip
     return c
 

@@ -204,16 +204,9 @@ def inputs(draw: Draw, rows: int, columns: int) -> dict[str, Any]:
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """Forward reads x, residual and weight and writes y and the sum.
+    """As ``cost`` of ``rms_norm``, with residual, dsum and the sum: an operation more per element in each pass.
 
     Backward reads dy, dsum, the sum and weight and writes dx (which the residual shares) and dW.
-
-    The saved 1/RMS is not counted, as it can be recomputed: where a gradient is wanted, the Triton forward pass writes 4
-    bytes per row for it and the backward pass reads them. Nor are the partial sums of dW, 4 x columns bytes per program,
-    written and read back from L2.
-
-    Operations per element: forward, one addition, two for the sum of squares, two for the scaling. Backward: one each for
-    n and g, two for their inner product, three for dx, one for dsum, two for dW.
     """
     rows, columns = workload.dims.values()
     row, size = columns * workload.itemsize, workload.bytes

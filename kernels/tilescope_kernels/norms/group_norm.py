@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from tilescope_kernels._shared.checks import check_tensors, use_triton
-from tilescope_kernels._shared.launching import BEYOND, cdiv, launch, multiprocessors, next_power_of_2, split_config
+from tilescope_kernels._shared.launching import BEYOND, cdiv, launch, multiprocessors, next_power_of_2
 from tilescope_kernels._shared.operators import as_vector, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
 from tilescope_kernels.norms.group_norm_kernels import (
@@ -35,7 +35,7 @@ _FEW, _ENOUGH = 4096, 16384
 
 
 class _Tiles(NamedTuple):
-    """How groups are split: the kernels' constants, tiles per group, tiles along the positions, and launch options.
+    """How groups are split: the kernels' constants and warps, tiles per group, and tiles along the positions.
 
     ``huge``: int32 does not hold the number of a group's elements.
     """
@@ -44,28 +44,27 @@ class _Tiles(NamedTuple):
     parts: int
     across: int
     huge: bool
-    options: dict[str, int]
 
 
 def _tiles(x: torch.Tensor, groups: int, config: str) -> _Tiles:
     batch, every, positions = x.shape
     channels = every // groups
     across, along = next_power_of_2(positions), next_power_of_2(channels)
-    chosen, options = split_config(unpack(config) or {})
+    chosen = unpack(config) or {}
     tile = chosen.get("TILE") or CONFIGS[0]["TILE"]
-    if not chosen:
+    if "TILE" not in chosen:
         most = _ENOUGH if batch * groups >= multiprocessors(x) else _FEW
         tile = max(32, across * along) if across * along <= most else tile
-    options.setdefault("num_warps", max(1, min(16, tile // 1024)))
     block = min(across, tile)
     deep = min(along, tile // block)
     width = 16 // x.element_size()
     constants = {
         "CHANNELS": deep, "BLOCK": block, "WHOLE": channels % deep == positions % block == 0,
         "VECTOR": width if positions % width == 0 and positions % 16 else 1,
+        "num_warps": chosen.get("num_warps", max(1, min(16, tile // 1024))),
     }  # fmt: skip
     slabs = cdiv(positions, block)
-    return _Tiles(constants, cdiv(channels, deep) * slabs, slabs, channels * positions >= BEYOND, options)
+    return _Tiles(constants, cdiv(channels, deep) * slabs, slabs, channels * positions >= BEYOND)
 
 
 @operator(
@@ -92,16 +91,16 @@ def _group_norm(
         launch(
             group_norm_kernel, (rows,),
             y, saved, x, weight, bias, groups, channels, positions, eps,
-            **tiles.constants, **tiles.options,
+            **tiles.constants,
         )  # fmt: skip
         return y, stats
     sums = x.new_empty((rows, tiles.parts, 2), dtype=torch.float32)
     grid = (rows * tiles.parts,)
-    launch(group_norm_sums_kernel, grid, sums, x, channels, positions, tiles.parts, **tiles.constants, **tiles.options)
+    launch(group_norm_sums_kernel, grid, sums, x, channels, positions, tiles.parts, **tiles.constants)
     launch(
         group_norm_parts_kernel, grid,
         y, saved, x, weight, bias, sums, groups, channels, positions, tiles.parts, eps,
-        PARTS=min(1024, next_power_of_2(tiles.parts)), HUGE=tiles.huge, **tiles.constants, **tiles.options,
+        PARTS=min(1024, next_power_of_2(tiles.parts)), HUGE=tiles.huge, **tiles.constants,
     )  # fmt: skip
     return y, stats
 
@@ -131,19 +130,19 @@ def _group_norm_backward(
         launch(
             group_norm_backward_kernel, (rows,),
             dx, partial, dy, x, weight, stats, groups, channels, positions,
-            **tiles.constants, **tiles.options,
+            **tiles.constants,
         )  # fmt: skip
     else:
         grid = (rows * tiles.parts,)
         launch(
             group_norm_backward_sums_kernel, grid,
             partial, dy, x, stats, groups, channels, positions, tiles.parts,
-            **tiles.constants, **tiles.options,
+            **tiles.constants,
         )  # fmt: skip
         launch(
             group_norm_backward_parts_kernel, grid,
             dx, dy, x, weight, stats, partial, groups, channels, positions, tiles.parts,
-            PARTS=min(1024, next_power_of_2(tiles.across * channels)), HUGE=tiles.huge, **tiles.constants, **tiles.options,
+            PARTS=min(1024, next_power_of_2(tiles.across * channels)), HUGE=tiles.huge, **tiles.constants,
         )  # fmt: skip
     if not sums or partial is None:
         return dx, torch.empty((2, 0), dtype=kind, device=x.device)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from tilescope_kernels._shared.checks import check_tensors, use_triton
-from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, split_config
+from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2
 from tilescope_kernels._shared.operators import as_rows, as_vector, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.row_tiles import in_pieces, vector
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
@@ -149,7 +149,7 @@ def _layer_norm_backward(
         dx, both = found
         return dx, none if both is None else both
     block = next_power_of_2(columns)
-    chosen, options = split_config(unpack(config) or {})
+    chosen = unpack(config) or {}
     keep = _keep(x, block, sums)
     dx = x.new_empty(rows, columns)
     if sums:
@@ -169,15 +169,12 @@ def _layer_norm_backward(
             row = block * x.element_size()
             ahead = 3 if row <= 2048 else 2 if row <= 16384 else 1
             warps, stages = _warps(x, 1, 16), chosen.get("STAGES", 1 + ahead)
-        options.setdefault("num_warps", warps)
         partial = torch.empty((2, programs, columns), device=x.device)
     else:
-        options.setdefault("num_warps", _warps(x, 1, 16))
-        programs, stages, partial = rows, 1, None
+        warps, programs, stages, partial = _warps(x, 1, 16), rows, 1, None
     launch(
-        layer_norm_backward_kernel, (programs,),
-        dx, partial, dy, x, weight, stats, x.stride(0), rows, columns,
-        BLOCK=block, KEEP=keep, STAGES=stages, VECTOR=vector(x), **options,
+        layer_norm_backward_kernel, (programs,), dx, partial, dy, x, weight, stats, x.stride(0), rows, columns,
+        BLOCK=block, KEEP=keep, STAGES=stages, VECTOR=vector(x), num_warps=chosen.get("num_warps", warps),
     )  # fmt: skip
     if partial is None:
         return dx, none
@@ -271,11 +268,7 @@ def inputs(draw: Draw, rows: int, columns: int) -> dict[str, Any]:
 def cost(workload: Workload, direction: str) -> Cost:
     """Forward reads x, weight and bias and writes y; backward reads dy, x and weight and writes dx, dW and dB.
 
-    Saved statistics are not counted, as they can be recomputed: where a gradient is wanted, the Triton forward pass writes 8
-    bytes per row for them and the backward pass reads them. Nor are the partial sums of dW and dB, 8 x columns bytes per
-    program, written and read back from L2.
-
-    Operations per element: forward, one for the mean, three for the variance, three for the scaling. Backward: two for n,
+    Saved statistics, which can be recomputed, and the partial sums of dW and dB are not counted. Operations per element: forward, one for the mean, three for the variance, three for the scaling. Backward: two for n,
     one for g, three for the two sums, four for dx, three for dW and dB.
     """
     rows, columns = workload.dims.values()

@@ -198,11 +198,7 @@ def inputs(draw: Draw, rows: int, columns: int) -> dict[str, Any]:
 def cost(workload: Workload, direction: str) -> Cost:
     """Forward reads x and weight and writes y; backward reads dy, x and weight and writes dx and dW.
 
-    The saved 1/RMS is not counted, as it can be recomputed: where a gradient is wanted, the Triton forward pass writes 4
-    bytes per row for it and the backward pass reads them. Nor are the partial sums of dW, 4 x columns bytes per program,
-    written and read back from L2.
-
-    Operations per element: forward, two for the sum of squares, two for the scaling. Backward: one each for n and g, two
+    The saved 1/RMS, which can be recomputed, and the partial sums of dW are not counted. Operations per element: forward, two for the sum of squares, two for the scaling. Backward: one each for n and g, two
     for their inner product, three for dx, two for dW.
     """
     rows, columns = workload.dims.values()

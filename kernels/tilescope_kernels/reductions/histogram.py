@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_integers, use_triton
-from tilescope_kernels._shared.launching import BEYOND, cdiv, launch, multiprocessors, next_power_of_2, split_config
+from tilescope_kernels._shared.launching import BEYOND, cdiv, launch, multiprocessors, next_power_of_2
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, compiled, declare, drawn
 
@@ -56,18 +56,19 @@ def _histogram(x: torch.Tensor, bins: int, naive: bool, config: str) -> torch.Te
     counts = torch.zeros(bins, dtype=torch.int32, device=x.device)
     if x.numel() == 0 or bins == 0:
         return counts
-    parameters, options = split_config(unpack(config) or (NAIVE_CONFIGS if naive else CONFIGS)[0])
+    chosen = unpack(config) or (NAIVE_CONFIGS if naive else CONFIGS)[0]
+    fixed = {name: chosen[name] for name in ("BLOCK", "num_warps")}
     # Launches add to the counts, so several may share the elements.
     for part in (x,) if x.numel() <= _AT_ONCE else x.view(-1).split(_AT_ONCE):
         n = part.numel()
-        blocks = cdiv(n, parameters["BLOCK"])
+        blocks = cdiv(n, chosen["BLOCK"])
         if naive:
-            launch(histogram_naive_kernel, (blocks,), counts, part, n, bins, BLOCK=parameters["BLOCK"], **options)
+            launch(histogram_naive_kernel, (blocks,), counts, part, n, bins, **fixed)
             continue
-        programs = min(blocks, parameters["PROGRAMS"] * multiprocessors(x))
+        programs = min(blocks, chosen["PROGRAMS"] * multiprocessors(x))
         # ``tl.histogram`` needs at least 32 bins, one per thread of a warp.
         padded = max(32, next_power_of_2(bins))
-        launch(histogram_kernel, (programs,), counts, part, n, bins, BLOCK=parameters["BLOCK"], BINS=padded, **options)
+        launch(histogram_kernel, (programs,), counts, part, n, bins, BINS=padded, **fixed)
     return counts
 
 

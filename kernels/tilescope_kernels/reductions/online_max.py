@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_no_grad, check_tensors, use_triton
-from tilescope_kernels._shared.launching import launch, split_config
+from tilescope_kernels._shared.launching import launch
 from tilescope_kernels._shared.online_softmax import sum_exp, whole_part
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
@@ -51,14 +51,10 @@ def _online_max(x: torch.Tensor, config: str) -> tuple[torch.Tensor, torch.Tenso
     rows, columns = x.shape
     largest, lse = (x.new_empty(rows) for _ in range(2))
     if rows:
-        chosen, options = split_config(unpack(config) or _config(columns))
-        width = 16 // x.element_size()
-        lanes = 32 * options["num_warps"] * chosen["ACCESSES"]
-        launch(
-            online_max_kernel, (rows,),
-            largest, lse, x, x.stride(0), columns,
-            LANES=lanes, WIDTH=width, SKEWED=x.stride(0) % width > 0, **options,
-        )  # fmt: skip
+        chosen, width = unpack(config) or _config(columns), 16 // x.element_size()
+        warps = chosen["num_warps"]
+        fixed = {"LANES": 32 * warps * chosen["ACCESSES"], "WIDTH": width, "SKEWED": x.stride(0) % width > 0}
+        launch(online_max_kernel, (rows,), largest, lse, x, x.stride(0), columns, **fixed, num_warps=warps)
     return largest, lse
 
 

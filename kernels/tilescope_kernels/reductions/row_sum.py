@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_no_grad, check_tensors, use_triton
-from tilescope_kernels._shared.launching import cdiv, launch, next_power_of_2, split_config
+from tilescope_kernels._shared.launching import cdiv, launch, next_power_of_2
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
 
@@ -51,14 +51,11 @@ def _row_sum(x: torch.Tensor, config: str) -> torch.Tensor:
     rows, columns = x.shape
     out = x.new_empty(rows)
     if rows:
-        parameters, options = split_config(unpack(config) or _config(columns))
-        block = min(parameters["BLOCK"], next_power_of_2(max(columns, 1)))
-        tile = min(parameters["BLOCK"] // block, next_power_of_2(rows))
-        launch(
-            row_sum_kernel, (cdiv(rows, tile),),
-            out, x, x.stride(0), rows, columns,
-            ROWS=tile, BLOCK=block, **options,
-        )  # fmt: skip
+        chosen = unpack(config) or _config(columns)
+        block = min(chosen["BLOCK"], next_power_of_2(max(columns, 1)))
+        tile = min(chosen["BLOCK"] // block, next_power_of_2(rows))
+        fixed = {**chosen, "ROWS": tile, "BLOCK": block}
+        launch(row_sum_kernel, (cdiv(rows, tile),), out, x, x.stride(0), rows, columns, **fixed)
     return out
 
 

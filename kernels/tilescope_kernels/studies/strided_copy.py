@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_no_grad, check_tensors, use_triton
-from tilescope_kernels._shared.launching import launch, split_config
+from tilescope_kernels._shared.launching import launch
 from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 
@@ -61,11 +61,9 @@ def unit_copy(x: torch.Tensor, stride: int, *, config: Config | None = None) -> 
         return reference(x, stride)
     x = _check(x, stride)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    parameters, options = split_config(config or CONFIGS[0])
-    if y.numel():
-        launch(
-            unit_copy_kernel, (triton.cdiv(y.numel(), parameters["BLOCK"]),), y, x, y.numel(), **parameters, **options
-        )
+    chosen = config or CONFIGS[0]
+    if n := y.numel():
+        launch(unit_copy_kernel, (triton.cdiv(n, chosen["BLOCK"]),), y, x, n, **chosen)
     return y
 
 
@@ -75,13 +73,10 @@ def strided_copy(x: torch.Tensor, stride: int, *, config: Config | None = None) 
         return reference(x, stride)
     x = _check(x, stride)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    parameters, options = split_config(config or CONFIGS[0])
-    if y.numel():
-        positions = triton.cdiv(y.numel(), stride) * stride
-        launch(
-            strided_copy_kernel, (triton.cdiv(positions, parameters["BLOCK"]),),
-            y, x, y.numel(), stride, **parameters, **options,
-        )  # fmt: skip
+    chosen = config or CONFIGS[0]
+    if n := y.numel():
+        positions = triton.cdiv(n, stride) * stride
+        launch(strided_copy_kernel, (triton.cdiv(positions, chosen["BLOCK"]),), y, x, n, stride, **chosen)
     return y
 
 
