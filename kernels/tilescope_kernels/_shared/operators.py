@@ -133,9 +133,7 @@ class Operator:
         wants_gradient = _wants_gradient(args)
         if wants_gradient is None:
             if "torch.distributed.tensor" in sys.modules:
-                from tilescope_kernels._shared import sharding  # noqa: PLC0415 - for DTensor alone
-
-                sharding.register(self)
+                _take_dtensors(self)
         elif not wants_gradient or not torch.is_grad_enabled():
             return self._plain(*args)
         return self._apply(*args)
@@ -144,6 +142,38 @@ class Operator:
 @functools.cache
 def _library(namespace: str) -> torch.library.Library:
     return torch.library.Library(namespace, "FRAGMENT")
+
+
+@functools.cache
+def _take_dtensors(operator: Operator) -> None:
+    """Tell ``DTensor`` how the operator takes it: the placements of outputs and of arguments that fit together."""
+    from torch.distributed.tensor import Partial, Replicate, Shard  # noqa: PLC0415 - for DTensor alone
+    from torch.distributed.tensor.experimental import register_sharding  # noqa: PLC0415
+
+    def placements(*args: Any) -> list[tuple[list[Any], list[Any]]]:
+        if not operator.shards:
+            raise ValueError(
+                f"tilescope::{operator.name} takes no DTensor: call it with the local parts, x.to_local(), or in "
+                "torch.distributed.tensor.experimental.local_map"
+            )
+        given, made = operator.shards.split()
+        letters, arguments = iter(given), operator.overloads[0]._schema.arguments
+        parts = [next(letters) if "Tensor" in str(argument.type) else "" for argument in arguments]
+
+        def placed(where: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+            # An optional tensor may be absent.
+            pairs = zip(parts, args, strict=False)
+            places = [where[part] if part and arg is not None else None for part, arg in pairs]
+            return [where[letter] for letter in made], places
+
+        whole = dict.fromkeys("erwp", Replicate())
+        dims = range(args[0].ndim) if "e" in given else (0,)
+        return [
+            placed(whole),
+            *(placed({"e": Shard(d), "r": Shard(d), "w": Replicate(), "p": Partial()}) for d in dims),
+        ]
+
+    register_sharding(operator.overloads)(placements)
 
 
 def _nothing(*_: Any) -> None:
