@@ -173,7 +173,7 @@ def switched(page: Page, url: str, after: float) -> list[float]:
 def claims(page: Page, url: str) -> float:
     """Seconds from the click on the tab of Claims, which has not been looked at before, to its figure."""
     page_ready(page, url)
-    page.wait_for_timeout(10_000)
+    page.wait_for_timeout(4_000)
     # Home, over which it is reached by hand, has no figure; Overview has.
     for name in ("Library", "Overview"):
         page.get_by_role("tab", name=name, exact=True).click()
@@ -190,7 +190,7 @@ def filtered(page: Page, url: str, run: str, times: int) -> list[float]:
 
 
 def busy(page: Page, url: str) -> float:
-    """Seconds, of five, that the browser's main thread is busy with a page that has been left alone for twenty."""
+    """Seconds, of five, that the browser's main thread is busy with a page that has been left alone for ten."""
     page_ready(page, url)
     browser = page.context.new_cdp_session(page)
     browser.send("Performance.enable")
@@ -199,7 +199,7 @@ def busy(page: Page, url: str) -> float:
         told = {metric["name"]: metric["value"] for metric in browser.send("Performance.getMetrics")["metrics"]}
         return float(told["TaskDuration"])
 
-    page.wait_for_timeout(20_000)
+    page.wait_for_timeout(10_000)
     before = spent()
     page.wait_for_timeout(5_000)
     return spent() - before
@@ -289,9 +289,9 @@ def together(url: str) -> float:
 def kept(url: str, server: int) -> float:
     """Bytes of the server's memory that one more closed session leaves behind, once earlier ones have warmed it."""
     held = []
-    for _ in range(3):
+    for _ in range(2):
         together(url)
-        time.sleep(20)  # the server keeps a session for 15 s, as pages that lost their connection come back
+        time.sleep(18)  # the server keeps a session for 15 s, as pages that lost their connection come back
         pages = int(Path(f"/proc/{server}/statm").read_text().split()[1])
         held.append(pages * os.sysconf("SC_PAGE_SIZE"))
     return max(0.0, (held[-1] - held[0]) / (SESSIONS * (len(held) - 1)))
@@ -322,7 +322,7 @@ def measure(times: int, small: bool) -> dict[str, list[float]]:
             recorded = f"{url}?kernel=softmax"
             # The first is as slow as the browser's caches are empty.
             found["page ready, warm"] = fresh(lambda page: [page_ready(page, recorded) for _ in range(times + 1)])[1:]
-            for what, after in (("view switch, page just opened", 0.0), ("view switch", 10.0)):
+            for what, after in (("view switch, page just opened", 0.0), ("view switch", 6.0)):
                 rounds = [fresh(lambda page, after=after: switched(page, recorded, after)) for _ in range(times)]
                 found[what] = [spent for one in rounds for spent in one]
             found["Claims"] = [fresh(lambda page: claims(page, recorded)) for _ in range(times)]
@@ -358,7 +358,7 @@ def report(found: dict[str, list[float]]) -> pd.DataFrame:
 def main() -> int:
     """Print the table; 1 where a budget is not kept and ``--strict`` was given."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--times", type=int, default=5, help="how often each is measured (5)")
+    parser.add_argument("--times", type=int, default=3, help="how often each is measured (3)")
     parser.add_argument("--small", action="store_true", help="without the run of 100,000 launches")
     parser.add_argument("--strict", action="store_true", help="fail where a budget is not kept")
     chosen = parser.parse_args()

@@ -31,7 +31,7 @@ from tilescope_dashboard.views.navigation import Navigation
 LOG = logging.getLogger("tilescope")
 #: The page says this while its connection is lost. The session is gone with it; a reload makes a new one, from the address.
 LOST = (
-    "The connection to the server is lost. What you see stays, but this page no longer answers. If the server has ended, start it "
+    "The connection to the server is lost. The page keeps its content but no longer responds. If the server has ended, start it "
     "again (make serve or tilescope serve), then reload this page."
 )
 _SX = {

@@ -32,12 +32,12 @@ def test_device_card_shows_measured_and_published_roofs() -> None:
     assert rows["L1"] == ["32.0 TB/s", "–", "–"]
     notes = ["copy of &lt;i&gt;1 GB&lt;/i&gt;", "a published sheet", "re-read; measured at 2026-11-26 07:35 UTC"]
     assert re.findall("<li>(.*?)</li>", said) == notes
-    assert "one set for all runs of this GPU and driver" in said
+    assert "All runs on this GPU and driver share" in said
 
 
 def test_a_device_that_was_only_looked_up_says_so() -> None:
     said = described(Device("NVIDIA H200", "sm_90", 132, 1, 1, measured=False))
-    assert "only published figures" in said
+    assert "from published figures" in said
     assert "<table" not in said
     assert described(None) == ""
     bare = described(Device("NVIDIA T4", "", 0, 0, 0, measured=True))

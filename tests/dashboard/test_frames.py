@@ -120,7 +120,7 @@ def test_absent_is_a_dash_and_never_a_zero() -> None:
 def test_words_escape_what_comes_from_outside() -> None:
     hostile = "<img src=x onerror=alert(1)>"
     pieces = [
-        html_text.notice("error", hostile, hostile, [hostile]), html_text.heading(hostile, hostile),
+        html_text.notice("error", hostile, hostile), html_text.heading(hostile, hostile),
         html_text.subheading(hostile, hostile), html_text.stats([(hostile, hostile, hostile)]),
         html_text.plain(hostile),
     ]  # fmt: skip

@@ -188,7 +188,7 @@ def shown(run: str, kernel: str = "softmax", **state: object) -> Source:
 def test_view_opens_on_the_hottest_line_and_follows(run: str) -> None:
     view = shown(run)
     assert "Line 8 has 75.0 % of stall samples (ncu)" in words(view)
-    assert "ncu counts calls inlined from other files apart" in words(view)
+    assert "ncu counts inlined calls from other files separately" in words(view)
     assert field(view, "case").value == ("triton", "forward", "16384x4096-bf16", "")
     assert view.code.line == 8
     assert "LDG.E R1" in view.code.markup

@@ -26,7 +26,7 @@ from .conftest import said as words
 
 pytestmark = pytest.mark.usefixtures("in_runs")
 
-RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
+RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 HOSTILE = "void at::native::<script>alert(1)</script>kernel<" + "at::native::Functor<float>, " * 12 + ">(int)"
 
 
@@ -163,11 +163,13 @@ def _sentence(folder: Path, end: str, calls: tuple[float, ...]) -> str:
     return f"{shown.head.object} {shown.caption.object}"
 
 
-@pytest.mark.parametrize("run", [PREDICTED, INJECTED])
-def test_timeline_without_starts_says_what_to_do(run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timeline_without_starts_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType
+) -> None:
     monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path)
     monkeypatch.setattr(store, "runs_dir", lambda: tmp_path)
-    shown = Timeline(State(run=run, view="timeline"))
+    synthetic.write_run(tmp_path, PREDICTED, measured=False)
+    shown = Timeline(State(run=PREDICTED, view="timeline"))
     shown.refresh()
     assert "torch_profiler collector" in words(shown)
     assert not shown.body.visible

@@ -98,6 +98,13 @@ def test_sentence_failed_version_says_what_stays() -> None:
     assert topic.badge(Comparison(None, failed, [], [])) == "line 8: wrong"
 
 
+def test_sentence_running_version_says_how_long() -> None:
+    running = Version(2, doing="compiling k")
+    assert topic.sentence(running, good(1, case()), None) == (
+        "v2 is running: compiling k", "Grey values are of v1, which took 1.3 s."
+    )  # fmt: skip
+
+
 def test_badge_says_what_changed_most() -> None:
     def of(before: Case, after: Case) -> str:
         return topic.badge(Comparison(good(1, before), good(2, after), [Pair(before, after)], []))
@@ -116,7 +123,7 @@ def test_source_lines_near_change_and_error() -> None:
     signs = [(line.sign, line.number) for line in shown["my.py"] if line.sign or line.wrong]
     assert signs == [("-", 2), ("+", 2), ("", 8)]
     assert [line.number for line in topic.source({}, now, {})["my.py"]] == list(range(1, 9))
-    markup = version_panels.panels({"my.py": [topic.SourceLine("+", 1, "<b>", "<i>")]}, ("v1", ""), "", "", dark=True)
+    markup = version_panels.panels({"my.py": [topic.SourceLine("+", 1, "<b>", "<i>")]}, ("v1", ""), [], dark=True)
     markup += version_panels.printed("<b>\n")
     assert "Printed: 1 line<" in markup and not version_panels.printed("")
     assert "&lt;b&gt;" in markup and "&lt;i&gt;" in markup and "<b>" not in markup
@@ -291,7 +298,7 @@ def test_command_opens_page_that_follows_saves(watched: Path, chromium: Any) -> 
     page.goto(link)
     page.get_by_role("heading", name="v1: ").wait_for()
     (watched / "my.py").write_text(SCRIPT.replace("128", "256").replace("scale", "renamed"))
-    page.get_by_text("Grey values are of v1.").wait_for()
+    page.get_by_text("Grey values are of v1").wait_for()
     page.get_by_role("heading", name="v2 against v1").wait_for()
     page.get_by_label("paired by place with").wait_for()
     (watched / "my.py").write_text(SCRIPT.replace("mask=i < n)\n", "mask=i < m)\n"))

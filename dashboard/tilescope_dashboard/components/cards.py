@@ -41,17 +41,6 @@ def answer(found: Answer) -> str:
     )
 
 
-def changed(rows: Iterable[tuple[str, str, float, float]]) -> str:
-    """Rows of ``topics.changed_findings.changed``: the change, the finding, and its potential speedups."""
-    head = "<thead><tr><th>change</th><th>finding</th><th>potential, before</th><th>potential, now</th></tr></thead>"
-    body = "".join(
-        f'<tr class="{escape(change)}"><th>{escape(change)}</th><td>{escape(title)}</td>'
-        f"<td>{escape(times(before))}</td><td>{escape(times(after))}</td></tr>"
-        for change, title, before, after in rows
-    )
-    return f'<table class="answer">{head}<tbody>{body}</tbody></table>'
-
-
 def _card(rank: int, found: Finding) -> str:
     speaker = "Nsight Compute" if found.origin == NVIDIA else "What to do"
     bound = f"bound: {found.bound.formula}" if found.bound else ""
@@ -71,7 +60,7 @@ def _explanation(text: str) -> str:
 
 def _win(found: Finding) -> str:
     if found.of_results:
-        return "fix this first: no speedup counts until then"
+        return "fix this first: the other numbers are wrong until then"
     if found.warning:
         return "probably not meant"
     if found.bound is None:

@@ -10,7 +10,7 @@ from tilescope_dashboard.components import html_text, layout
 #: A page that did not come by HTTPS or from this machine has no clipboard but that of a marked text.
 _COPY = """
 const text = button.data.description
-const say = copied => { said.text = copied ? "Copied." : "The browser refuses to copy it: mark it in the table." }
+const say = copied => { said.text = copied ? "Copied." : "The browser refused. Select the text and copy it by hand." }
 const marked = () => {
   const area = document.body.appendChild(document.createElement("textarea"))
   area.value = text

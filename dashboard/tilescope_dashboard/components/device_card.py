@@ -20,11 +20,11 @@ def described(device: Device | None) -> str:
     if device is None:
         return ""
     if not device.measured:
-        kind = "No such GPU took part: only published figures are known."
+        kind = "Predicted without this GPU, from published figures."
     elif any(roof.origin == MEASURED for roof in device.ceilings):
-        kind = "Its measured roofs are one set for all runs of this GPU and driver."
+        kind = "All runs on this GPU and driver share these measured roofs."
     else:
-        kind = "Its roofs were not measured: published figures stand for them, where there are any."
+        kind = "Its roofs were not measured: they are published figures."
     sizes = [
         ("architecture", device.target or ABSENT, ""),
         ("SMs", write(device.multiprocessors or math.nan, "count"), ""),

@@ -30,13 +30,10 @@ def pane(markup: str = "", **options: object) -> pn.pane.HTML:
     return Html(markup, stylesheets=[CSS], sizing_mode="stretch_width", margin=(4, 8), **options)
 
 
-def notice(kind: str, title: str, text: str = "", more: Iterable[str] = ()) -> str:
+def notice(kind: str, title: str, text: str = "") -> str:
     """A notice. ``kind`` is ``info``, ``warning`` or ``error``."""
     role = "alert" if kind == "error" else "status"
-    head = f"<b>{escape(title)}</b> {escape(text)}"
-    points = "".join(f"<li>{escape(point)}</li>" for point in more)
-    body = f"<details><summary>{head}</summary><ul>{points}</ul></details>" if points else head
-    return f'<div class="notice {kind}" role="{role}">{body}</div>'
+    return f'<div class="notice {kind}" role="{role}"><b>{escape(title)}</b> {escape(text)}</div>'
 
 
 def notices(said: Iterable[str]) -> str:

@@ -10,9 +10,11 @@ from html import escape
 from pathlib import Path
 
 import panel as pn
+from tilescope.models.advice import Finding
 from tilescope.table import units
 
 from tilescope_dashboard.components import html_text
+from tilescope_dashboard.topics import changed_findings
 from tilescope_dashboard.topics.versions import BETTER, NOISE, OLD, WORSE, SourceLine, Value
 
 CSS = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
@@ -42,12 +44,17 @@ def values(shown: Sequence[Value], dark: bool) -> str:
 
 
 def panels(
-    files: Mapping[str, Sequence[SourceLine]], head: tuple[str, str], findings: str, count: str, dark: bool
+    files: Mapping[str, Sequence[SourceLine]] | None,
+    head: tuple[str, str],
+    sides: Sequence[Sequence[Finding]],
+    dark: bool,
 ) -> str:
-    """The source, below a title and an aside, and the findings, which are markup, below their ``count``."""
+    """The source, below a title and an aside, where there are ``files``; and the findings of one or two ``sides``."""
+    rows = changed_findings.changed(sides[0], sides[-1]) if sides else []
+    count = changed_findings.count(rows)
     return (
-        f'<div class="panels" style="{_COLOURS[dark]}">{_source(files, head)}'
-        f'<section class="panel"><h3>Findings<span>{escape(count)}</span></h3>{findings}</section></div>'
+        f'<div class="panels" style="{_COLOURS[dark]}">{"" if files is None else _source(files, head)}'
+        f'<section class="panel"><h3>Findings<span>{escape(count)}</span></h3>{_findings(rows)}</section></div>'
     )
 
 
@@ -60,11 +67,6 @@ def printed(output: str) -> str:
     return f'<details class="printed"><summary>{count}{last}</summary><pre>{text}</pre></details>' if lines else ""
 
 
-def source(files: Mapping[str, Sequence[SourceLine]], head: tuple[str, str], dark: bool) -> str:
-    """The source alone."""
-    return f'<div style="{_COLOURS[dark]}">{_source(files, head)}</div>'
-
-
 def _source(files: Mapping[str, Sequence[SourceLine]], head: tuple[str, str]) -> str:
     return (
         f'<section class="panel"><h3>{escape(head[0])}<span>{escape(head[1])}</span></h3>'
@@ -73,11 +75,11 @@ def _source(files: Mapping[str, Sequence[SourceLine]], head: tuple[str, str]) ->
     )
 
 
-def findings(rows: Iterable[tuple[str, str, float, float]], bound: Mapping[str, str]) -> str:
-    """Rows of ``topics.changed_findings.changed``; ``bound`` has the potential speedups by title."""
+def _findings(rows: Iterable[tuple[str, Finding]]) -> str:
     items = "".join(
-        f'<li class="{escape(change)}"><b>{escape(change)}</b><p>{escape(title)}<small>{escape(bound.get(title, ""))}</small></p></li>'
-        for change, title, *_ in rows
+        f'<li class="{escape(change)}"><b>{escape(change)}</b><p>{escape(found.title)}'
+        f"<small>{escape(found.bound.text if found.bound else '')}</small></p></li>"
+        for change, found in rows
     )
     return f'<ul class="found">{items}</ul>' if items else '<p class="small none">No problem found.</p>'
 

@@ -49,7 +49,7 @@ def timeline(launches: pd.DataFrame, look: Theme) -> figure:
     number, and only the ``MOST`` longest gaps are drawn.
     """
     if launches.empty:
-        return empty(look, "timeline", "This run does not know when launches of this kernel began.")
+        return empty(look, "timeline", "This run has no start times of this kernel's launches.")
     launches = launches.assign(chosen=launches.get("chosen", True), end=launches["start"] + launches["duration"])
     impls = list(dict.fromkeys(launches["impl"]))
     lanes = distinct(impls, 14)

@@ -118,23 +118,23 @@ def refused(server: BokehTornado, request: HTTPServerRequest, handler: type) -> 
         called = f"by the name {name}" if name else "by that name"
         option = f"--origin {name}" if name else "--origin HOST:PORT"
         return 403, (
-            f"This server does not answer {called}. If that is what it is called, start it with 'tilescope serve {option}', "
+            f"This server does not answer {called}. To allow that name, start it with 'tilescope serve {option}', "
             "or 'panel serve' with --allow-websocket-origin."
         )
     if checked and hosts.foreign(request):
-        return 403, "This server gives nothing to pages of other sites."
+        return 403, "This server refuses requests from other sites."
     if issubclass(handler, AutoloadJsHandler):
-        return 404, "This app is not put into other pages: open it by its own address."
+        return 404, "Other pages cannot embed this app: open its own address."
     if issubclass(handler, SessionHandler):
         return _chosen_session(request)
     if issubclass(handler, WSHandler) and not _signed(server, request):
-        return 403, "This page's session is not one of this server's: load the page anew."
+        return 403, "The server does not know this page's session: reload the page."
     return None
 
 
 def _chosen_session(request: HTTPServerRequest) -> tuple[int, str] | None:
     chosen = any(name in request.arguments for name in _SESSION) or "Bokeh-Session-Id" in request.headers
-    return (403, "An address does not choose its session: leave bokeh-session-id out of it.") if chosen else None
+    return (403, "Remove bokeh-session-id from the address: the server chooses the session.") if chosen else None
 
 
 def _signed(server: BokehTornado, request: HTTPServerRequest) -> bool:

@@ -170,7 +170,7 @@ def _serve(
     runs = f"runs Python files in {folder}" if folder else "runs no files of your own"
     print(f"It {runs}: --allow-own-files FOLDER chooses another folder.", flush=True)
     if not loopback(address):
-        print("The connection is not encrypted: put a TLS proxy in front, or use an SSH tunnel.", flush=True)
+        print("The connection is not encrypted: use a TLS proxy or an SSH tunnel.", flush=True)
     if watched:
         server.io_loop.add_callback(lambda: watching.shared().start(watched))
         _open(link)

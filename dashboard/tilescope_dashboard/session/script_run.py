@@ -54,7 +54,7 @@ async def profile(script: Path, told: Callable[[Mapping[str, Any]], Any]) -> Pat
             await process.communicate()
     if not folder:
         raise ValueError(
-            last.removeprefix("tilescope: ") or f"{script.name} ended with status {ended} and said nothing."
+            last.removeprefix("tilescope: ") or f"{script.name} ended with status {ended} and printed nothing."
         )
     return Path(folder)
 

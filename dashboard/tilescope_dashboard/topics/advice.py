@@ -9,13 +9,13 @@ from tilescope.models.advice import Finding
 from tilescope_dashboard.topics.sentence import Sentence
 
 _ORDER = (
-    "Ranked by potential speedup: 'up to' is the most that can be won, 'by this alone' estimates one cure. Fix one, then measure again. "
+    "Ranked by potential speedup: 'up to' is an upper limit, 'by this alone' the estimate for one fix. Fix one, then measure again. "
     "Solid edge: measured. Dashed edge: predicted. Values in italics were not measured."
 )
 #: About a measurement that is physically impossible.
 IMPOSSIBLE = "Ignore the other numbers until this is fixed. Fix the cause named below, then measure again."
 #: About a case that is wrong or did not run.
-FAULT = "Correct this first. Nothing else is concluded about this size."
+FAULT = "Correct this first: the other numbers of this size are wrong until then."
 _NOTHING = "This run has no data on {}. Profile it with the compiler collector, or with ncu on a GPU."
 
 
@@ -29,7 +29,9 @@ def sentence(found: Sequence[Finding], sources: Collection[str]) -> Sentence:
     if not found:
         wanted = [name for name in ("compiler", "interpreter", "ncu") if name not in sources]
         more = (
-            f"Profile it with {' and '.join(wanted)} to check more rules." if wanted else "Every rule had its counters."
+            f"Profile it with {' and '.join(wanted)} to check more rules."
+            if wanted
+            else "All rules had the counters that they need."
         )
         return Sentence("No problem found", more)
     if found[0].fault:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import pandas as pd
 from tilescope.captures import SPEC_FILE
 from tilescope.models.advice.finding import AT_ROOF, DISTANCE, Finding
 from tilescope.runs import store
@@ -19,13 +17,9 @@ from tilescope.table.units import several
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.launched_code import Lines, launched, numbered
 from tilescope_dashboard.data.url_state import parts
-from tilescope_dashboard.topics.sentence import Sentence
 
-#: Kinds of change, in the order of the table.
+#: Kinds of change, in the order in which they are shown.
 GONE, NEW, REACHED, STAYS = "gone", "new", "reached", "stays"
-#: Columns of ``changed``'s frame.
-COLUMNS = ("change", "title", "before", "after")
-_READING = "Speedups estimate what a fix could win, before the change and after it. They need no timing."
 
 
 class Side(NamedTuple):
@@ -58,41 +52,29 @@ def code(before: Side, after: Side) -> tuple[Mapping[str, Lines], Mapping[str, L
     return launched(*before), launched(*after)
 
 
-def changed(before: Sequence[Finding], after: Sequence[Finding]) -> pd.DataFrame:
-    """A row a finding of either side: its ``change``, its ``title``, and its potential speedups ``before`` and ``after``.
+def changed(before: Sequence[Finding], after: Sequence[Finding]) -> list[tuple[str, Finding]]:
+    """The findings of both sides, each with its change. A finding that stays is the present one; a roof is ``REACHED``.
 
-    A speedup is NaN where the side has none. Findings of one rule that differ in numbers only are the same one. A roof is ``REACHED``.
+    Findings of one rule that differ in numbers only are the same one.
     """
     sides = [{_key(found): found for found in side if found.rule != DISTANCE} for side in (before, after)]
-    rows = []
-    # A finding that stays has its present title.
+    found = []
     for key, shown in (sides[0] | sides[1]).items():
-        was, now = (side.get(key) for side in sides)
-        change = GONE if now is None else STAYS if was else REACHED if key[0] in AT_ROOF else NEW
+        was, now = (key in side for side in sides)
+        change = GONE if not now else STAYS if was else REACHED if key[0] in AT_ROOF else NEW
         if change != GONE or key[0] not in AT_ROOF:  # to leave the roof cures nothing
-            rows.append((change, shown.title, _most(was), _most(now)))
-    found = pd.DataFrame(rows, columns=list(COLUMNS))
-    order = found["change"].map([GONE, NEW, REACHED, STAYS].index)
-    return found.iloc[order.argsort(kind="stable")].reset_index(drop=True)
+            found.append((change, shown))
+    return sorted(found, key=lambda one: (GONE, NEW, REACHED, STAYS).index(one[0]))
 
 
-def count(rows: pd.DataFrame) -> str:
+def count(found: Iterable[tuple[str, Finding]]) -> str:
     """``2 findings are gone, 1 is new``; empty if none is."""
-    counts = {change: int(rows["change"].eq(change).sum()) for change in (GONE, NEW)}
+    changes = [change for change, _ in found]
+    counts = {change: changes.count(change) for change in (GONE, NEW)}
     said = [f"{number} {'is' if number == 1 else 'are'} {change}" for change, number in counts.items() if number]
     first = next(filter(None, counts.values()), 0)
     return ", ".join(said).replace(f"{first} ", f"{several(first, 'finding')} ", 1)
 
 
-def sentence(rows: pd.DataFrame, where: str, other: str) -> Sentence:
-    """The sentence on ``changed``'s rows; ``where`` is the case, ``other`` the baseline."""
-    title = count(rows) or ("The findings are the same" if len(rows) else "Neither side has a finding")
-    return Sentence(title, f"{where}, against {other}. {_READING}")
-
-
 def _key(found: Finding) -> tuple[str, str]:
     return found.rule, re.sub(r"[\d.,]+", "#", found.title)
-
-
-def _most(found: Finding | None) -> float:
-    return found.bound.ratio if found and found.bound else math.nan

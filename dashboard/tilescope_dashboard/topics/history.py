@@ -17,9 +17,9 @@ COLUMNS = (
     Column("change", "vs run before", "times"), Column("config", "config"), Column("revision", "commit"),
     Column("title", "run"),
 )  # fmt: skip
-_READING = "Only runs on this GPU. A bar is the 5 to 95 % range over repetitions. A small mark is the fastest config of a sweep."
+_READING = "All runs are on this GPU. A bar is the 5 to 95 % range over repetitions. A small mark is the fastest config of a sweep."
 _ONCE = "Profile it again after a change: the next run stands beside this one."
-_APART = "No two of them timed the same implementation and config, so there is nothing to compare."
+_APART = "No two of them timed the same implementation and config, so none can be compared."
 #: The most steps that the sentence names.
 _STEPS = 4
 

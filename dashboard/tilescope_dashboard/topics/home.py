@@ -142,7 +142,7 @@ def stats(rows: pd.DataFrame, verdicts: pd.Series) -> list[Stat]:
         near = (rows["of_roof"] >= NEAR).sum()
         found.append(Stat("at 90 % of roofline or more", str(near), f"of {measured.sum()} measured"))
         ahead = rows["quickest"].median()
-        found.append(Stat("median speedup", f"{ahead:.2f}×", "vs the fastest other of each"))
+        found.append(Stat("median speedup", f"{ahead:.2f}×", "vs the fastest other implementation"))
     if len(judged):
         found.append(Stat("published claims that are met", f"{met} of {len(judged)}", "at every size, by GPU time"))
     return found

@@ -22,7 +22,7 @@ from tilescope_dashboard.topics.sentence import Sentence
 NEEDED = frozenset({"registers"})
 NOTHING = Sentence(
     "Occupancy",
-    "This run does not know the registers of this kernel. Profile it with the compiler collector, which needs no GPU.",
+    "This run has no register counts of this kernel. Profile it with the compiler collector, which needs no GPU.",
 )
 #: Columns of ``listed``'s frame.
 COLUMNS = (

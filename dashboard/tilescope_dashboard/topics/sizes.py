@@ -16,7 +16,7 @@ from tilescope_dashboard.topics.sentence import Sentence
 
 NOTHING = Sentence("Sizes", "No run on this GPU timed this kernel and pass at a size whose work is known.")
 _READING = (
-    "Bars are the 5 to 95 % range over repetitions. Where several sizes move the same bytes, the line joins the fastest. "
+    "Bars are the 5 to 95 % range over repetitions. The line joins the fastest of the sizes that move the same bytes. "
     "Each point is from the newest run of its case on this GPU."
 )
 #: What each rate column of ``tilescope.models.summary`` counts.

@@ -30,7 +30,7 @@ _READING = (
     "source or in the compiled code."
 )
 _INLINED = "A line includes the calls inlined into it."
-_APART = "ncu counts calls inlined from other files apart: they stand below the source."
+_APART = "ncu counts inlined calls from other files separately, below the source."
 _NO_TEXT = (
     "This run has no copy of {}, and the file here is another version. Only the numbers of its lines can be shown."
 )

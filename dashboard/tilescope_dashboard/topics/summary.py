@@ -190,7 +190,7 @@ def _where(row: Mapping[str, Any]) -> str:
 
 def _delta(row: Mapping[str, Any]) -> Stat:
     """The baseline's time over the case's, with its interval."""
-    alike = "no difference can be told; " if row["verdict"] == "alike" else ""
+    alike = "within noise; " if row["verdict"] == "alike" else ""
     interval = f"95 %: {times(row['speedup_low'])} – {times(row['speedup_high'])}"
     return Stat(
         f"speedup vs {row['baseline_name']}{_where(row)}", times(row["speedup"]),

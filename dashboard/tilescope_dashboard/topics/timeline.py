@@ -30,7 +30,7 @@ TOTALS = (
 #: The typical repetition: each implementation's median one.
 TYPICAL = -1
 _NOTHING = (
-    "This run does not know when launches of this kernel began. Profile it on a GPU with the torch_profiler collector."
+    "This run has no start times of this kernel's launches. Profile it on a GPU with the torch_profiler collector."
 )
 
 

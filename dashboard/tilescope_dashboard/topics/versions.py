@@ -117,14 +117,15 @@ def sentence(version: Version, baseline: Version | None, pair: Pair | None) -> S
     name, other = short(version), short(baseline) if baseline else ""
     if version.state == "running":
         doing = f": {version.doing}" if version.doing else ""
-        return Sentence(f"{name} is running{doing}", f"Grey values are of {other}." if other else "")
+        took = f", which took {baseline.seconds:.1f} s" if baseline and baseline.seconds else ""
+        return Sentence(f"{name} is running{doing}", f"Grey values are of {other}{took}." if other else "")
     if version.state == "failed":
         title, _, text = (version.wrong or ["no launch"])[0].partition(". ")
         stays = f"{other} stays the last good version." if other else "No version is good yet."
         return Sentence(f"{name}: {title.removesuffix('.')}", f"{text} {stays}".strip())
     took = f"{version.seconds:.1f} s after the save."
     if pair is None or pair.candidate is None:
-        return Sentence(f"{name} launched nothing that is compared", took)
+        return Sentence(f"{name} launched no kernel", took)
     if "gpu_time" not in pair.candidate.values:
         took += " Not timed: that needs a GPU."
     if pair.baseline is None:

@@ -81,7 +81,7 @@ class Compare(View):
         # Without times, the findings tell whether a change helped.
         more = f"; {came_and_went}" if came_and_went and not rows["speedup"].notna().any() else ""
         self.say(Sentence(title + more, text))
-        self.drawn.visible = bool(rows["speedup"].notna().any()) or not self.changes.shown
+        self.drawn.visible = bool(rows["speedup"].notna().any()) or not self.changes.layout.visible
         parts = [line.partition(": ") for line in said]
         self.said.object = "".join(html_text.notice("info", f"{head}:", rest) for head, _, rest in parts)
         self.results.visible = bool(chosen)

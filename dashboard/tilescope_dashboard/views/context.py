@@ -102,9 +102,9 @@ class Context(layout.Part):
         if self._new and (loaded or of_all) and no_gpu():
             device = loaded.run.device if loaded and not of_all else None
             what = (
-                "times were measured on the GPUs that are named"
+                "the page names the GPU of each time"
                 if device is None
-                else f"this run was recorded on a real {device.name}"
+                else f"this run was recorded on {device.name}"
                 if device.measured
                 else f"this run was predicted for {device.name}, not measured"
             )

@@ -24,8 +24,8 @@ from tilescope_dashboard.session import access, watching
 from tilescope_dashboard.session.jobs import JobFollower
 from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.topics import changed_findings, watch_example
 from tilescope_dashboard.topics import versions as topic
+from tilescope_dashboard.topics import watch_example
 from tilescope_dashboard.views.base import View
 
 #: A version is two lines. The strip scrolls sideways, newest first.
@@ -173,13 +173,11 @@ class Watch(View):
     ) -> None:
         """Draw a pair's values, ``old`` ones as such; the lines of its source, below a title and an aside; and its findings."""
         dark, sides = self.state.theme == "dark", [pair.baseline, pair.candidate] if pair else []
-        before, after = ([side.findings if side else () for side in sides]) or ((), ())
-        rows = changed_findings.changed(before, after if pair and pair.candidate else before)
-        bounds = {finding.title: finding.bound.text for finding in (*before, *after) if finding.bound}
-        markup = version_panels.findings(rows.itertuples(index=False, name=None), bounds)
-        count = changed_findings.count(rows) if pair and pair.baseline else ""
         self.values.object = version_panels.values(topic.values(pair, old) if pair else [], dark)
-        self.panels.object = version_panels.panels(files, head, markup, count, dark)
+        findings = [side.findings if side else () for side in sides]
+        self.panels.object = version_panels.panels(
+            files, head, findings if pair and pair.candidate else findings[:1], dark
+        )
 
     def _show_example(self) -> None:
         """Show what a page of versions tells, by a recorded study."""

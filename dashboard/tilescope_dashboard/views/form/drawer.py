@@ -20,7 +20,7 @@ class Drawer(layout.Part):
         close = pmui.Button(label="Close", variant="text", size="small", width=72, margin=(2, 4), align="center")
         close.on_click(lambda _: next_tick(lambda: setattr(state, "panel", "")))
         title = html_text.pane(html_text.heading("Profile"))
-        self._body = layout.column(html_text.pane(html_text.notice("info", "Looking what can run here…")))
+        self._body = layout.column(html_text.pane(html_text.notice("info", "Finding out what can run here…")))
         head = pn.Row(title, close, sizing_mode="stretch_width", margin=0)
         self.layout = layout.column(head, self._body, margin=(8, 0))
 
