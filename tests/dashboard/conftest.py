@@ -302,10 +302,11 @@ def _built() -> Callable[[Any, str], None]:
 GROUPS = {
     "Why": ("Advice", "Roofline", "HBM traffic", "Memory and stalls", "Occupancy"),
     "Library": ("Kernels", "Claims", "Overview", "Model"),
+    "Time": ("Timeline", "Inside"),
 }
 #: All views in their order, by the titles of their tabs.
 TITLES = (
-    *GROUPS["Library"], "Summary", *GROUPS["Why"], "Source", "Tune", "Timeline", "Inside", "Sizes", "Compare", "History", "Watch",
+    *GROUPS["Library"], "Summary", *GROUPS["Why"], "Source", "Tune", *GROUPS["Time"], "Sizes", "Compare", "History", "Watch",
 )  # fmt: skip
 
 

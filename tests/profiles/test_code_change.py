@@ -40,6 +40,7 @@ def test_narrower_loads_are_worse_at_their_line():
     (["LDGSTS.E.128 @3"], ["LDG.E.128 @3"], "asynchronous copies", 3),
     (["FADD @3"], ["FADD @3", "STL @4", "LDL @4"], "local-memory accesses", 4),
     (["BAR.SYNC @3"], ["BAR.SYNC @3", "BAR.SYNC @9"], "barriers", 9),
+    (["LDG.E.128 @3", "HMMA.16816.F32 @4"], ["LDG.E.128 @3", "LDG.E.128 @3", "HMMA.16816.F32 @4"], "global loads", 3),
     (["FFMA @3"] * 8, ["FMUL @3", "FADD @3"] * 8, "instructions", 3),
 ])  # fmt: skip
 def test_lost_operations_are_worse(before, after, label, line):
@@ -54,6 +55,8 @@ def test_lost_operations_are_worse(before, after, label, line):
     (["FADD @3"], ["FADD @3", "NOP @9"]),
     (["HFMA2.MMA @3", "MOV @3"], ["MOV @3", "MOV @3"]),
     (["SHFL.BFLY @3"], ["REDUX.SUM @3"]),
+    (["LDG.E.128 @3", "FADD @4", "BAR.SYNC @4"], ["LDG.E.128 @3", "FADD @4", "BAR.SYNC @4"] * 4),
+    (["UTMALDG.2D @3", "HGMMA.64x64x16.F32 @3", "MOV @3"], ["UTMALDG.2D @3", "HGMMA.64x64x16.F32 @3", "MOV @3"] * 2),
 ])  # fmt: skip
 def test_code_as_good_is_not_worse(before, after):
     assert not any(worse for *_, worse in changes(compiled(*before), compiled(*after)).values())

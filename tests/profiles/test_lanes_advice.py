@@ -109,7 +109,7 @@ def test_only_waits_within_the_loop_count():
 def test_groups_of_warps_are_compared_by_their_work():
     wait = (records.WAIT, "wait on barrier", "arrive at barrier", 40.0)
     long, short = [PRODUCT, (trace.ARITHMETIC, "after product", "", 9.0)] * 4, [PRODUCT] * 4
-    found = _facts(_lane(0, *long, group="default warps"), _lane(4, *short, wait, group="partition0"))
+    found = _facts(_lane(0, *long, group="default"), _lane(4, *short, wait, group="partition0"))
     assert found["lane_imbalance"] == pytest.approx(40 / 22)
     assert _facts(_lane(0, *short), _lane(1, *short, wait)).get("lane_imbalance") is None
 
@@ -117,7 +117,7 @@ def test_groups_of_warps_are_compared_by_their_work():
 def test_a_copying_warp_waits_for_places():
     free = (records.WAIT, "wait on barrier", "arrive at barrier of line 9", 3.0)
     copies = [(records.COPY, "TMA load", "", 1.0), free] * 4
-    found = _facts(_lane(0, *[TILE, PRODUCT, DONE] * 4, group="default warps"), _lane(4, *copies, group="partition0"))
+    found = _facts(_lane(0, *[TILE, PRODUCT, DONE] * 4, group="default"), _lane(4, *copies, group="partition0"))
     assert found["lane_free_wait_share"] == pytest.approx(0.75)
 
 

@@ -6,8 +6,9 @@ import zipfile
 import pytest
 from tilescope import cli
 from tilescope.jobs import packages
-from tilescope.models import compare, upgrade
+from tilescope.models import code_change, compare, upgrade
 from tilescope.runs import store
+from tilescope.runs.listings import Compiled
 
 SCRIPT = """
 import demo
@@ -52,6 +53,27 @@ def test_bisect_finds_the_first_release_in_few_steps(first):
     assert {said for _, said in tried} <= {"worse: slow", "not worse"}
 
 
+@pytest.mark.parametrize(("verdict", "worse"), [
+    ("not timed", ["spill stores"]), ("slower", ["spill stores"]), ("alike", []), ("faster", []),
+])  # fmt: skip
+def test_times_decide_where_they_are_known(verdict, worse):
+    row = {
+        "kernel": "scale",
+        "impl": "triton",
+        "pass": "forward",
+        "workload": "8-fp32",
+        "config": "",
+        "verdict": verdict,
+    }
+    code = Compiled("scale_kernel", {}, "a.py")
+    spills = code_change.Moved("spill_bytes_stored", "spill stores", "byte", 0.0, 8.0, line=4, worse=True)
+    launch = code_change.Launch({**row, "speedup_low": 0.8, "speedup_high": 0.9}, code, code, (spills,))
+    assert [one.label for one in launch.worse] == worse
+    time = "takes 11.1 to 25.0 % longer, " if verdict == "slower" else ""
+    told = f"scale_kernel (scale triton forward 8-fp32) at a.py:4: {time}"
+    assert upgrade.said(launch) == told + ("spill stores 0 B → 8 B" if worse else "")
+
+
 def test_releases_between_come_from_the_index(index):
     sides = [packages.read([f"demo=={release}"]) for release in ("1.0", "2.0")]
     assert packages.releases_between(*sides) == ["demo==1.1"]
@@ -64,6 +86,8 @@ def test_worse_launch_is_named_with_line_and_release(index, torch_and_catalog, c
     document = json.loads(capfd.readouterr().out)
     assert document["verdict"] == "the launch got worse"
     (launch,) = document["launches"]
+    (config,) = document["configs"]
+    assert "STRIDE=2" in config and "STRIDE=1" in config.partition(", and ")[2] and document["alone"] == []
     worst, line = launch["moved"][0], SCRIPT.splitlines().index("    value = tl.load(x + at * STRIDE)") + 1
     assert (worst["label"], worst["baseline"], worst["candidate"], worst["line"]) == ("widest global load", 16, 4, line)
     assert document["bisected"] == [{"packages": "demo==1.1", "said": "the first that is worse; demo==1.0 is not"}]

@@ -25,7 +25,7 @@ from tilescope_dashboard.views.watch import Watch
 GROUPS = {
     "Library": (Home, Claims, Overview, Model),
     "Summary": (Summary,), "Why": (Advice, Roofline, Traffic, Counters, Occupancy), "Source": (Source,), "Tune": (Autotune,),
-    "Timeline": (Timeline,), "Inside": (Inside,), "Sizes": (Sizes,), "Compare": (Compare,), "History": (History,), "Watch": (Watch,),
+    "Time": (Timeline, Inside), "Sizes": (Sizes,), "Compare": (Compare,), "History": (History,), "Watch": (Watch,),
 }  # fmt: skip
 #: Former view names in addresses, and the state that each means today.
 FORMER = {"gpu": {"view": "summary", "panel": "gpu"}}

@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         terminal.say(
             f"{before} → {after}: {found.verdict}", *(f"worse: {upgrade.said(one)}" for one in found.worse[:_TOLD])
         )
-        terminal.say(*(f"{release}: {said}" for release, said in steps), *found.alone)
+        terminal.say(*(f"{release}: {said}" for release, said in steps), *found.configs, *found.alone)
         code_text.tell(found.launches)
         running.tell(found.broken)
         terminal.say(f"runs: {baseline.loaded.folder} {candidate.loaded.folder}")

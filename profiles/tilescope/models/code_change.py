@@ -57,6 +57,10 @@ _WORSE = {
     "theoretical_occupancy": (_DOWN, 0.0), LAYOUTS: (_UP, 0.0), "bank_conflicts": (_UP, 0.1), "barriers": (_UP, 0.25),
     INSTRUCTIONS: (_UP, 0.1),
 }  # fmt: skip
+#: Counts that grow with the code where a loop is unrolled, and the work that grows with them.
+_OF_CODE = {"global loads", "global stores", "barriers", LAYOUTS, INSTRUCTIONS}
+_GLOBAL = {"global loads", "global stores", "asynchronous copies"}
+_PRODUCTS = ("wgmma", "mma", "tcgen05")
 #: An operation that is gone does not get worse where one of these came: Triton chose a newer one.
 _REPLACED = {
     "mma": ("wgmma", "tcgen05"),
@@ -199,8 +203,24 @@ def _is_worse(name: str, before: Mapping[str, float], after: Mapping[str, float]
     if how == _GONE:
         came = any(after.get(other, 0) > before.get(other, 0) for other in _REPLACED.get(name, ()))
         return not after[name] and not came
-    change = (after[name] - before[name]) / before[name] if before[name] else math.copysign(math.inf, after[name])
+    now = after[name] / _unrolled(before, after) if name in _OF_CODE else after[name]
+    change = (now - before[name]) / before[name] if before[name] else math.copysign(math.inf, now)
     return change > least if how == _UP else how == _DOWN and change < 0
+
+
+def _unrolled(before: Mapping[str, float], after: Mapping[str, float]) -> float:
+    """How many times as much of the same work the code holds: 2 where a loop was unrolled by two, at least 1.
+
+    Work is the bits of global accesses, the TMA copies and the products.
+    """
+
+    def works(side: Mapping[str, float]) -> tuple[float, ...]:
+        parts = [(*name.partition("-bit "), count) for name, count in side.items()]
+        bits = sum(int(width) * count for width, _, kind, count in parts if kind in _GLOBAL)
+        return bits, side.get(TMA, 0.0), sum(side.get(kind, 0.0) for kind in _PRODUCTS)
+
+    ratios = [new / old for old, new in zip(works(before), works(after), strict=True) if old and new]
+    return max(1.0, min(ratios, default=1.0))
 
 
 def _line(before: Counter[int], after: Counter[int]) -> int | None:

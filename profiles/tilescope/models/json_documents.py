@@ -116,6 +116,7 @@ def upgrade(found: Upgrade, bisected: Iterable[tuple[str, str]] = ()) -> documen
         obstacles=compare.obstacles(*sides),
         broken=[vars(failure) for failure in found.broken],
         alone=found.alone,
+        configs=found.configs,
         launches=launches,
         bisected=[{"packages": packages, "said": said} for packages, said in bisected],
     )

@@ -8,12 +8,14 @@ from functools import cached_property
 
 import pandas as pd
 
-from tilescope.models import code_change, compare
+from tilescope.models import code_change, compare, summary
 from tilescope.models.code_change import Launch
 from tilescope.models.compare import CompareError, Side
 from tilescope.table import units
 from tilescope.table.case import readable
 from tilescope.table.run import Failure
+
+_CASE = ["kernel", "impl", "pass", "workload", "config"]
 
 
 @dataclass(frozen=True)
@@ -57,14 +59,15 @@ class Upgrade:
     @property
     def broken(self) -> list[Failure]:
         """The failures that only the candidate has."""
-        before = {(failure.collector, failure.case) for failure in self.baseline.loaded.run.failures}
-        return [one for one in self.candidate.loaded.run.failures if (one.collector, one.case) not in before]
+        # A captured kernel's case names the folder of its run.
+        before = {(one.collector, readable(one.case)) for one in self.baseline.loaded.run.failures}
+        return [one for one in self.candidate.loaded.run.failures if (one.collector, readable(one.case)) not in before]
 
     @property
     def alone(self) -> list[str]:
         """The cases that only one side has a value of and that did not fail there, a line each."""
         cases = [
-            {"/".join(filter(None, key)) for key in side.loaded.table[["kernel", "impl", "pass", "workload", "config"]].itertuples(index=False, name=None)}
+            {"/".join(filter(None, key)) for key in side.loaded.table[_CASE].itertuples(index=False, name=None)}
             for side in (self.baseline, self.candidate)
         ]  # fmt: skip
         failed = {readable(one.case) for side in (self.baseline, self.candidate) for one in side.loaded.run.failures}
@@ -72,6 +75,17 @@ class Upgrade:
             f"only under {name}: {case}"
             for name, own, other in zip(self.names, cases, cases[::-1], strict=True)
             for case in sorted(own - other - failed)
+        ]
+
+    @property
+    def configs(self) -> list[str]:
+        """The cases that chose another config, a line each."""
+        rows = (summary.of_run(side.loaded, side.loaded.table) for side in (self.baseline, self.candidate))
+        chosen = [dict(zip(of[_CASE].itertuples(index=False, name=None), of["chosen"], strict=True)) for of in rows]
+        return [
+            f"{'/'.join(filter(None, case))} chose {after}, and {chosen[0][case]} under {self.names[0]}"
+            for case, after in chosen[1].items()
+            if after and chosen[0].get(case) and after != chosen[0][case]
         ]
 
     @property

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import json
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -70,7 +69,8 @@ def recorded(run: Callable[[], Any], plain: Mapping[str, list[float]], name: str
 
     from tilescope.collectors.lanes import recording  # noqa: PLC0415
 
-    levels, room, most, slowdown = list(records.LEVELS), recording.ROOM, math.inf, 1.0
+    levels, slowdown = list(records.LEVELS), 1.0
+    room, most = recording.ROOM, recording.LARGEST
     while levels:
         kinds = levels[0]
         with recording.recording(kinds, room) as made:
@@ -79,22 +79,30 @@ def recorded(run: Callable[[], Any], plain: Mapping[str, list[float]], name: str
             except recording.TooLarge as error:
                 room = most = error.room
                 continue
+            except records.TooMany:
+                if len(levels) == 1:
+                    raise
+                levels.pop(0)
+                continue
             torch.cuda.synchronize()
             if not made.launches:
                 raise NotApplicable(f"{name} launches no Triton kernel")
-            if min(recording.room_of(made.launches), most) > room:
-                room = recording.room_of(made.launches)
+            wanted = min(recording.room_of(made.launches), most)
+            if wanted > room:
+                room = wanted
                 continue
-            names = {launched.function for launched in made.launches}
+            made.keeping = False
             slow = _durations(run)
+            names = {launched.function for launched in made.launches}
             slowdown = _sum(slow, names) / _sum(plain, names)
             if slowdown > SLOWDOWN:
                 levels.pop(0)
                 continue
             made.launches.clear()
+            made.keeping, made.left_out = True, 0
             run()
             torch.cuda.synchronize()
-            return sampling.trace(made.launches, plain, slow, sorted(kinds))
+            return sampling.trace(made.launches, plain, slow, sorted(kinds), left_out=made.left_out)
     raise NotApplicable(_REFUSED.format(name, slowdown, SLOWDOWN))
 
 
@@ -149,6 +157,14 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
             case.row(name, value, "lanes", launch=launch, function=told["function"]) for name, value in values.items()
         ]
     return schema.frame(rows)
+
+
+@bounded_reading.parser
+def remark(artefact: Path) -> str:
+    """A note on launches without lanes; empty where all have them."""
+    data = trace.load(artefact)["tilescope"]
+    count, left = len(data["launches"]), data.get("left_out", 0)
+    return f"lanes: the call's first {count} launches have them, {left} do not: memory is full" if left else ""
 
 
 @bounded_reading.parser

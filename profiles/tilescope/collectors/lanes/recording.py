@@ -24,9 +24,11 @@ from tilescope.collectors.lanes import buffer, records, sampling
 from tilescope.execution import stage_hooks
 
 #: Bytes of records a warp, powers of two: those to begin with, the most and the least.
-ROOM, _LARGEST, _LEAST = 1 << 14, 1 << 19, 1 << 8
+ROOM, LARGEST, _LEAST = 1 << 14, 1 << 19, 1 << 8
 #: The most bytes of records of all programs of a launch, whose places Proton counts in 32 bits.
 _MOST = 1 << 30
+#: The most bytes of records of all launches of a call.
+_KEPT = 8 << 30
 #: Triton rounds the warps of a program with partitions up to a multiple.
 _GROUP = 4
 _ALIGNMENT = 128
@@ -58,21 +60,26 @@ class Launched:
 
 @dataclass
 class Recording:
-    """What was compiled with records, by the compilation's hash, and launched."""
+    """What was compiled with records, by the compilation's hash, and launched.
+
+    ``launches`` are those made while it is ``keeping`` them, as far as they fit in memory, and the number of others is ``left_out``.
+    """
 
     kinds: Collection[str]
     room: int = ROOM
+    keeping: bool = True
+    left_out: int = 0
     compiled: dict[str, records.Recorded] = field(default_factory=dict)
     scopes: dict[str, dict[int, str]] = field(default_factory=dict)
     launches: list[Launched] = field(default_factory=list)
+    current: Launched = field(init=False)
 
 
 class _Passes:
     """Stands for Triton's instrumentation: the passes that turn records into code."""
 
-    def __init__(self, recording: Recording) -> None:
-        self.recording = recording
-        self.room = 0
+    #: Bytes of records of a program of the kernel that is being compiled.
+    room = 0
 
     def load_dialects(self, context: Any) -> None:
         proton.load_dialects(context)
@@ -99,7 +106,7 @@ def recording(kinds: Collection[str], room: int = ROOM) -> Iterator[Recording]:
     where the kernel cannot get records, and a launch raises NotRecordable or TooLarge where its records do not fit.
     """
     made = Recording(kinds, room)
-    instrumentation = _Passes(made)
+    instrumentation = _Passes()
 
     def hook(_backend: Any, stages: dict[str, Any], _options: Any, _language: Any, _capability: int) -> None:
         to_ttgir = stages["ttgir"]
@@ -171,15 +178,18 @@ def _launcher(made: Recording) -> Iterator[None]:
     def called(launcher: Any, x: int, y: int, z: int, *args: Any) -> Any:
         if recorded := getattr(launcher, "recorded", None):
             name, file, warps, operations = recorded
-            made.launches.append(Launched(name, file, (x, y, z), warps, operations, launcher.profile_scratch_size))
+            made.current = Launched(name, file, (x, y, z), warps, operations, launcher.profile_scratch_size)
         return call(launcher, x, y, z, *args)
 
     def allocate(size: int, _alignment: int, _stream: int | None) -> Any:
         if size > _MOST:
-            raise TooLarge(_fitting(made.launches[-1], size, made.room))
-        buffer = torch.empty(size, dtype=torch.uint8, device="cuda")
-        made.launches[-1].buffer = buffer
-        return buffer
+            raise TooLarge(_fitting(made.current, size, made.room))
+        made.current.buffer = torch.empty(size, dtype=torch.uint8, device="cuda")
+        if made.keeping and size + sum(one.buffer.numel() for one in made.launches) <= _KEPT:
+            made.launches.append(made.current)
+        else:
+            made.left_out += made.keeping
+        return made.current.buffer
 
     before = _allocation._profile_allocator.get()
     _allocation.set_profile_allocator(allocate)
@@ -206,7 +216,7 @@ def _fitting(launched: Launched, size: int, room: int) -> int:
 def room_of(launches: list[Launched]) -> int:
     """The bytes a warp, a power of two, that hold all records of these launches."""
     needed = max(buffer.longest(sampling.heads(launched)) for launched in launches) * 4
-    return min(_LARGEST, 1 << max(0, needed - 1).bit_length())
+    return min(LARGEST, 1 << max(0, needed - 1).bit_length())
 
 
 @contextlib.contextmanager

@@ -78,6 +78,10 @@ class NotRecordable(Exception):
     """A kernel that cannot get records. The message is one line."""
 
 
+class TooMany(NotRecordable):
+    """A kernel with more operations than records can tell apart."""
+
+
 @dataclass
 class Operation:
     """A recorded operation. ``line`` is its line of the kernel's file, 0 where the compiler names none.
@@ -115,7 +119,7 @@ class Recorded:
 def insert(text: str, kinds: Collection[str] = frozenset(KINDS)) -> Recorded:
     """TTGIR with a record of its start and end around each operation of these kinds, and around the program and each partition.
 
-    Raises NotRecordable for a module with several functions or too many operations.
+    Raises NotRecordable for a module with several functions, TooMany for too many operations.
     """
     file = _file(text)
     if len(re.findall(r"^\s*tt\.func ", text, re.MULTILINE)) != 1:
@@ -123,7 +127,7 @@ def insert(text: str, kinds: Collection[str] = frozenset(KINDS)) -> Recorded:
     walk = _Walk(file, kinds, one_return=len(re.findall(r"^\s*tt\.return\b", text, re.MULTILINE)) == 1)
     lines = list(walk.lines(text))
     if len(walk.operations) + walk.scopes > MOST_SCOPES:
-        raise NotRecordable(
+        raise TooMany(
             f"{len(walk.operations)} operations, a record tells {MOST_SCOPES} apart: unroll the kernel's loops less"
         )
     walk.link()
@@ -194,6 +198,7 @@ class _Walk:
         elif re.match(r"^\s*ttg\.warp_return\b", line) and self._place:
             yield self._scope("end", self._place, indent)
             yield line
+            self._place = ""
         else:
             yield from self._operation(line, bare, indent, number)
 

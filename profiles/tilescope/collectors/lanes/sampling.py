@@ -25,10 +25,13 @@ def trace(
     plain: Mapping[str, list[float]],
     slow: Mapping[str, list[float]],
     kinds: list[str],
+    *,
     most: int = MOST,
+    left_out: int = 0,
 ) -> dict[str, Any]:
     """The Chrome trace of launches with records of these ``kinds``. ``plain`` and ``slow`` are seconds of each kernel by name without
     records and with them. At most about ``most`` records of a launch are kept.
+    ``left_out`` launches of the call are not among them.
     """
     counts = Counter(launched.function for launched in launches)
     events: list[dict[str, Any]] = []
@@ -55,7 +58,7 @@ def trace(
             }
         )  # fmt: skip
         events += _events(number, launched, sampled, clock, most // max(1, len(sampled)))
-    return {"displayTimeUnit": "ns", "traceEvents": events, "tilescope": {"launches": told}}
+    return {"displayTimeUnit": "ns", "traceEvents": events, "tilescope": {"launches": told, "left_out": left_out}}
 
 
 def heads(launched: Launched) -> np.ndarray:

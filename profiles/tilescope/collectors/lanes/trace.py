@@ -21,7 +21,7 @@ COLUMNS = [
     "launch", "function", "program", "warp", "group", "kind", "name", "line", "operation", "awaits", "barrier", "arrives",
     "pending", "start", "end",
 ]  # fmt: skip
-_DEFAULT = "default warps"
+_DEFAULT = "default"
 
 
 def load(artefact: Path) -> dict[str, Any]:
