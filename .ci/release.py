@@ -35,6 +35,11 @@ def check_version(version: str, known: str) -> None:
         raise ValueError(f"{version} is older than {known}, the version of the code")
 
 
+def known_version() -> str:
+    """The version that the code names."""
+    return re.findall(r'^VERSION = "(.+)"$', VERSION_FILE.read_text(encoding="utf-8"), re.MULTILINE)[0]
+
+
 def commits(folder: Path) -> list[str]:
     """The commits that the recordings were made at."""
     runs = [run for run in store.list_runs([folder]) if not run.error]
@@ -67,7 +72,7 @@ def run(*command: str, **settings: object) -> None:
 
 def steps(version: str, dist: Path) -> Iterator[str]:
     """Each step of the release, and what it found."""
-    known = re.findall(r'"(.+)"', VERSION_FILE.read_text(encoding="utf-8"))[0]
+    known = known_version()
     check_version(version, known)
     if subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, check=True).stdout:
         raise ValueError("files have changes that are not committed: commit or stash them")

@@ -63,6 +63,7 @@ def test_container_files_start_what_is_there() -> None:
 
 
 def test_release_refuses_older_and_malformed_versions(release: dict[str, Any]) -> None:
+    assert release["known_version"]() == cli.VERSION
     release["check_version"]("0.1.0", "0.1.0")
     release["check_version"]("0.10.0", "0.9.1")
     with pytest.raises(ValueError, match=r"0\.1\.9 is older than 0\.2\.0"):

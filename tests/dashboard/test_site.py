@@ -10,6 +10,8 @@ from tilescope import cli
 
 from .conftest import RUN
 
+STEPS = Path(__file__).parents[1] / "profiles" / "fixtures" / "steps"
+
 
 @pytest.fixture(scope="module")
 def site(runs: Path, synthetic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -34,7 +36,7 @@ def test_site_has_a_page_for_each_kernel(site: Path) -> None:
 
 
 def test_site_writes_hostile_names_as_text(site: Path) -> None:
-    (hostile,) = (path for path in site.glob("*.html") if "script" in path.name)
+    (hostile,) = site.glob("*script*-1.html")
     for page in (site / "index.html", hostile):
         assert "<script>document" not in page.read_text()
 
@@ -53,6 +55,22 @@ def test_site_opens_from_its_folder_offline(site: Path, chromium: Any) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     assert not wrong, wrong
     context.close()
+
+
+def test_site_and_report_show_the_ledger_of_a_step(synthetic: ModuleType, tmp_path: Path) -> None:
+    """The recorded step of a model, beside a predicted kernel, whose verdict stands for its times."""
+    run = synthetic.write_run(tmp_path / "runs", RUN, ("layer_norm",), measured=False)
+    shutil.copy(STEPS / "transformer_block_h200.json.gz", run / "step.json.gz")
+    assert cli.main(["site", str(tmp_path / "out"), str(tmp_path / "runs")]) == 0
+    index, page = ((tmp_path / "out" / name).read_text() for name in ("index.html", f"model-{RUN}.html"))
+    assert f'<a href="model-{RUN}.html">synthetic prediction</a>: A step takes ' in index
+    assert ">verdict</th>" in index and "of roofline</th>" not in index
+    for part in ("Ledger of a step", "Next steps", "Kernels of the step", "Modules of the step"):
+        assert f'class="piece">{part}' in page
+    assert page.count('class="figure"') == 1
+    text = tmp_path / "out.md"
+    assert cli.main(["report", str(run), "-o", str(text)]) == 0
+    assert "#### Ledger of a step\n\nA step takes " in text.read_text()
 
 
 def test_site_says_what_it_cannot_show(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,7 +77,7 @@ class KernelPart:
 
 @dataclass(frozen=True)
 class RunPart:
-    """One run: its kernels, what one must know before believing it, and where it was made."""
+    """One run: its kernels, what one must know before believing it, and where it was made. ``model`` is about a model's step."""
 
     run: Run
     warnings: tuple[str, ...]
@@ -85,6 +85,7 @@ class RunPart:
     kernels: tuple[KernelPart, ...]
     environment: tuple[tuple[str, str], ...]
     roofs: Table
+    model: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,11 @@ class _Writer:
         yield f"{escape(run.started[:16].replace('T', ' '))} UTC, run {escape(run.id)}"
         for line in part.warnings:
             yield f"> **Warning:** {escape(line)}"
+        for piece in part.model:
+            yield f"#### {escape(piece.title)}"
+            yield from filter(None, [escape(piece.text)])
+            if piece.table:
+                yield self._table(piece.table.rows, piece.table.columns)
         for kernel in self._some(part.kernels):
             yield f"#### {escape(kernel.name)}: {escape(kernel.reached.title)}"
             yield from filter(None, [escape(kernel.reached.text)])

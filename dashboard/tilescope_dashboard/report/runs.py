@@ -15,9 +15,11 @@ from tilescope.table.units import text
 from tilescope_dashboard.data import frames
 from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.data.units import ABSENT, moments, write
+from tilescope_dashboard.figures.ledger import ledger as draw_ledger
 from tilescope_dashboard.figures.overview import overview
 from tilescope_dashboard.report.content import Part, RunPart, Table
 from tilescope_dashboard.report.kernels import kernel
+from tilescope_dashboard.topics import model as model_topic
 from tilescope_dashboard.topics import overview as topic
 
 #: Columns of the device's roofs.
@@ -56,7 +58,22 @@ def run_part(loaded: LoadedRun, chosen: str = "") -> RunPart:
             ),
             ROOFS,
         ),
+        model=() if chosen else tuple(model_parts(loaded)),
     )
+
+
+def model_parts(loaded: LoadedRun) -> Iterator[Part]:
+    """The step of a model: its ledger, what to do next, its kernels and modules. Nothing where the run is of no step."""
+    model = model_topic.of_run(loaded)
+    if model is None:
+        return
+    yield Part("Ledger of a step", model_topic.sentence(model).line, (partial(draw_ledger, model.ledger),))
+    advice = pd.DataFrame({"advice": model_topic.advice(model)})
+    yield Part("Next steps", table=Table(advice, (Column("advice", "what to do next"),)))
+    said = "The most time above the roof comes first."
+    yield Part("Kernels of the step", said, table=Table(model.kernels, model_topic.KERNELS))
+    said = "The backward pass of an operator counts to its module."
+    yield Part("Modules of the step", said, table=Table(model.modules, model_topic.MODULES))
 
 
 def _warnings(loaded: LoadedRun, kernels: Sequence[str]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from tilescope.models import claims
-from tilescope.runs import store
+from tilescope.runs import steps, store
 from tilescope.runs.store import LoadedRun, Summary
 from tilescope.table.units import several
 
@@ -19,7 +19,7 @@ from tilescope_dashboard.figures.sizes import Frame
 from tilescope_dashboard.figures.sizes import sizes as draw_sizes
 from tilescope_dashboard.report import html
 from tilescope_dashboard.report.content import KernelPart, Part, RunPart, Table
-from tilescope_dashboard.report.runs import run_part
+from tilescope_dashboard.report.runs import model_parts, run_part
 from tilescope_dashboard.topics import history, home, sizes
 
 _VERDICT = Column("verdict", "verdict")
@@ -36,7 +36,13 @@ def write(out: Path, runs: Sequence[Summary], kernels: Sequence[str], title: str
         part = _of_kernel(tuple(runs), name)
         parts[name] = part.kernels[0]
         written[pages[name]] = html.site_page("site_kernel.html", name, scripts, part=part, kernel=parts[name])
-    written["index.html"] = _index(runs, pages, parts, title)
+    models = []
+    for number, summary in enumerate(run for run in runs if steps.has(run.path)):
+        loaded, file = run_cache.open_cached(summary.path), f"model-{_file_name(summary.id, number)}.html"
+        shown, name = tuple(model_parts(loaded)), summary.title or summary.id
+        written[file] = html.site_page("site_model.html", name, scripts, parts=shown, run=loaded.run)
+        models.append((file, name, shown[0].text))
+    written["index.html"] = _index(runs, pages, parts, models, title)
     return sum((out / name).write_bytes(text.encode()) for name, text in written.items())
 
 
@@ -78,7 +84,10 @@ def _over_runs(runs: tuple[Summary, ...], loaded: LoadedRun, name: str) -> Itera
         yield Part("History", said, (partial(draw_history, own),), Table(rows, history.COLUMNS), wide=True)
 
 
-def _index(runs: Sequence[Summary], pages: dict[str, str], parts: dict[str, KernelPart], title: str) -> str:
+def _index(
+    runs: Sequence[Summary], pages: dict[str, str], parts: dict[str, KernelPart], models: Sequence[tuple[str, str, str]],
+    title: str,
+) -> str:  # fmt: skip
     measured = [summary.path for summary in reversed(runs) if summary.measured]
     known = run_cache.best_claims(run_cache.written(measured))
     rows = home.kernels(known, runs, _families(runs))
@@ -91,7 +100,7 @@ def _index(runs: Sequence[Summary], pages: dict[str, str], parts: dict[str, Kern
     devices = ", ".join(dict.fromkeys(filter(None, (summary.device for summary in runs))))
     return html.site_page(
         "site_index.html", title, ["site.js"], sentence=home.sentence(rows), stats=home.stats(rows, claims.verdicts(known)),
-        table=Table(rows, (*known_of, *said)), pages=pages, abouts={name: part.about for name, part in parts.items()},
+        table=Table(rows, (*known_of, *said)), models=models, pages=pages, abouts={name: part.about for name, part in parts.items()},
         about=f"From {several(len(runs), 'run')} on {devices}, {' to '.join(dict.fromkeys((days[0], days[-1])))}.",
     )  # fmt: skip
 
