@@ -1,5 +1,7 @@
 """Two compilations of a launch: the counts that moved, what of it is worse, and the lines whose code differs."""
 
+import json
+
 import pytest
 from tilescope import cli
 from tilescope.models import code_change
@@ -82,3 +84,6 @@ def test_compare_prints_code_of_recordings(capsys):
     run = recorded("softmax")
     assert cli.main(["compare", f"{run}:triton", f"{run}:triton", "--code"]) == 0
     assert "the compiled code is the same" in capsys.readouterr().out
+    assert cli.main(["compare", f"{run}:triton", f"{run}:triton", "--code", "--json"]) == 0
+    (compared,) = json.loads(capsys.readouterr().out)["comparisons"]
+    assert compared["code"] and not any(one["moved"] or one["worse"] for one in compared["code"])

@@ -1,5 +1,6 @@
 """``tilescope upgrade``: packages are installed once, and a release that makes a launch worse is found and named with its line."""
 
+import dataclasses
 import json
 import zipfile
 
@@ -9,6 +10,9 @@ from tilescope.jobs import packages
 from tilescope.models import code_change, compare, upgrade
 from tilescope.runs import store
 from tilescope.runs.listings import Compiled
+from tilescope.table.run import Failure
+
+from tests.recorded import recorded
 
 SCRIPT = """
 import demo
@@ -72,6 +76,15 @@ def test_times_decide_where_they_are_known(verdict, worse):
     time = "takes 11.1 to 25.0 % longer, " if verdict == "slower" else ""
     told = f"scale_kernel (scale triton forward 8-fp32) at a.py:4: {time}"
     assert upgrade.said(launch) == told + ("spill stores 0 B → 8 B" if worse else "")
+
+
+def test_failures_of_one_side_come_first():
+    loaded = store.open_run(store.find(recorded("softmax")))
+    failed = (Failure("softmax/triton/forward/8x8-fp32", "compiler", "CompilationFailed: it does not compile"),)
+    broken = dataclasses.replace(loaded, run=dataclasses.replace(loaded.run, failures=failed))
+    found = upgrade.Upgrade(compare.Side(loaded), compare.Side(broken), ("old", "new"))
+    assert found.verdict == "1 case failed under new and not under old; otherwise the compiled code is the same"
+    assert upgrade.Upgrade(found.candidate, found.candidate, found.names).verdict == "the compiled code is the same"
 
 
 def test_releases_between_come_from_the_index(index):

@@ -52,7 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
     )
     found = [compare.compare(baseline, candidate, arguments.kernel) for candidate in candidates]
     if arguments.json:
-        print(json_documents.text(json_documents.comparison(baseline, candidates, found)))
+        print(
+            json_documents.text(json_documents.comparison(baseline, candidates, found, code=arguments.code is not None))
+        )
     else:
         for candidate, rows in zip(candidates, found, strict=True):
             if arguments.code is None:

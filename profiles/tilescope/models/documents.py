@@ -187,26 +187,6 @@ class ComparedCase(Identified):
     baseline_run: Annotated[str, _is("The baseline's run.")]
 
 
-class Compared(Struct):
-    """A candidate compared with the baseline."""
-
-    candidate: ComparedSide
-    sentence: Annotated[str, _is("The comparison in a sentence.")]
-    obstacles: Annotated[list[str], _is("Reasons why no times are compared; empty where they are.")]
-    doubts: Annotated[list[str], _is("Reasons to doubt small differences: runs of different processes.")]
-    changes: Annotated[list[str], _is("Versions and sources that differ.")]
-    difference: Annotated[list[str], _is("A unified diff of the kernels' sources, a line each.")]
-    cases: Annotated[list[ComparedCase], _is("The slowest candidate first.")]
-
-
-class Comparison(Document, kw_only=True, tag="comparison"):
-    """The output of 'tilescope compare BASELINE CANDIDATE… --json': each candidate compared with the baseline."""
-
-    version: Literal[2] = 2
-    baseline: ComparedSide
-    comparisons: list[Compared]
-
-
 class MovedCount(Struct):
     """A count of the compiled code that differs."""
 
@@ -228,6 +208,27 @@ class CompiledLaunch(Identified):
     speedup_low: Annotated[Number, _is("Lower end of the speedup's 95 % interval.")]
     speedup_high: Annotated[Number, _is("Upper end of it.")]
     moved: Annotated[list[MovedCount], _is("The worst first.")]
+
+
+class Compared(Struct):
+    """A candidate compared with the baseline."""
+
+    candidate: ComparedSide
+    sentence: Annotated[str, _is("The comparison in a sentence.")]
+    obstacles: Annotated[list[str], _is("Reasons why no times are compared; empty where they are.")]
+    doubts: Annotated[list[str], _is("Reasons to doubt small differences: runs of different processes.")]
+    changes: Annotated[list[str], _is("Versions and sources that differ.")]
+    difference: Annotated[list[str], _is("A unified diff of the kernels' sources, a line each.")]
+    cases: Annotated[list[ComparedCase], _is("The slowest candidate first.")]
+    code: Annotated[list[CompiledLaunch], _is("The launches that both sides compiled; empty without --code.")]
+
+
+class Comparison(Document, kw_only=True, tag="comparison"):
+    """The output of 'tilescope compare BASELINE CANDIDATE… --json': each candidate compared with the baseline."""
+
+    version: Literal[2] = 2
+    baseline: ComparedSide
+    comparisons: list[Compared]
 
 
 class TriedRelease(Struct):

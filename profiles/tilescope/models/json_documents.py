@@ -11,8 +11,19 @@ from typing import Any, TypeVar
 import msgspec
 import pandas as pd
 
-from tilescope.models import compare, documents, headline, impossible, repetitions, summary, verdicts, versions
+from tilescope.models import (
+    code_change,
+    compare,
+    documents,
+    headline,
+    impossible,
+    repetitions,
+    summary,
+    verdicts,
+    versions,
+)
 from tilescope.models.advice import Finding
+from tilescope.models.code_change import Launch
 from tilescope.models.gate import KEY, Gate
 from tilescope.models.upgrade import Upgrade
 from tilescope.runs.store import LoadedRun, Summary
@@ -64,9 +75,9 @@ def advice(loaded: LoadedRun, table: pd.DataFrame, findings: Iterable[Finding]) 
 
 
 def comparison(
-    baseline: compare.Side, candidates: Sequence[compare.Side], found: Sequence[pd.DataFrame]
+    baseline: compare.Side, candidates: Sequence[compare.Side], found: Sequence[pd.DataFrame], *, code: bool = False
 ) -> documents.Comparison:
-    """A baseline compared with candidates; ``found`` has the frame of ``compare.compare`` for each."""
+    """A baseline compared with candidates; ``found`` has the frame of ``compare.compare`` for each. ``code``: with the compiled code."""
     compared = [
         {
             "candidate": _side(candidate),
@@ -76,6 +87,9 @@ def comparison(
             "changes": compare.changes(baseline, candidate),
             "difference": list(versions.of_kernels(baseline.loaded, candidate.loaded, rows)),
             "cases": rows.to_dict("records"),
+            "code": [_launch(one, worse=bool(one.worse)) for one in code_change.launches(baseline, candidate, rows)]
+            if code
+            else [],
         }
         for candidate, rows in zip(candidates, found, strict=True)
     ]
@@ -100,13 +114,6 @@ def gate(found: Gate) -> documents.Gate:
 
 def upgrade(found: Upgrade, bisected: Iterable[tuple[str, str]] = ()) -> documents.Upgrade:
     """An upgrade's verdict and its launches."""
-    launches = [
-        {
-            **one.row, "function": one.candidate.function, "file": one.candidate.file, "worse": one in found.worse,
-            "moved": [vars(change) for change in one.moved],
-        }
-        for one in found.launches
-    ]  # fmt: skip
     sides = found.baseline, found.candidate
     return _made(
         documents.Upgrade,
@@ -117,9 +124,15 @@ def upgrade(found: Upgrade, bisected: Iterable[tuple[str, str]] = ()) -> documen
         broken=[vars(failure) for failure in found.broken],
         alone=found.alone,
         configs=found.configs,
-        launches=launches,
+        launches=[_launch(one, worse=one in found.worse) for one in found.launches],
         bisected=[{"packages": packages, "said": said} for packages, said in bisected],
     )
+
+
+def _launch(one: Launch, *, worse: bool) -> dict[str, Any]:
+    """A launch that both sides compiled, with the counts that moved."""
+    moved = [vars(change) for change in one.moved]
+    return {**one.row, "function": one.candidate.function, "file": one.candidate.file, "worse": worse, "moved": moved}
 
 
 def run(loaded: LoadedRun) -> documents.Run:

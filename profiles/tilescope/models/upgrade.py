@@ -93,8 +93,8 @@ class Upgrade:
         """What got worse, in a sentence: what is broken first."""
         before, after = self.names
         failed = units.several(len(self.broken), "case")
-        parts = [f"{failed} failed under {after} and not under {before}"] if self.broken else []
-        return "; ".join([*parts, code_change.sentence(self.launches)])
+        code = code_change.sentence(self.launches)
+        return f"{failed} failed under {after} and not under {before}; otherwise {code}" if self.broken else code
 
 
 def said(launch: Launch) -> str:
