@@ -126,10 +126,19 @@ def fresh(*shape: int) -> torch.Tensor:
     return torch.empty(shape, device="cuda")
 
 
+def padded() -> torch.Tensor:
+    """Partial sums in two blocks, of which the launches store the first 4 rows of 16."""
+    blocks = fresh(2, 16, 125)
+    for block in blocks:
+        copied(block.view(-1), 4, 500)
+    return blocks
+
+
 HOLES = {
     "a short grid": (lambda: copied(fresh(1000), 7), "no program stores 416 bytes of out_ptr, which torch.empty leaves to chance: "),
     "a short mask": (lambda: copied(fresh(1000), 8, 999), "no program stores 4 bytes of out_ptr"),
     "a hole that is read": (lambda: torch.sum(copied(fresh(1000), 3)), "no program stores 2,464 bytes of out_ptr, which torch.empty leaves to chance, and sum reads it"),
+    "a sum of holes that is read": (lambda: padded().sum(0).clone(), "no program stores 12,000 bytes of out_ptr, which torch.empty leaves to chance, and sum reads it"),
 }  # fmt: skip
 
 
@@ -153,6 +162,7 @@ WHOLE = {
     "filled afterwards": lambda: torch.zero_(copied(fresh(1000), 7)[896:]),
     "two launches": halves,
     "a part that is read": lambda: torch.sum(copied(fresh(2000), 8)[:1000]),
+    "a part of a sum": lambda: torch.exp(padded().sum(0)[:4]),
     "a chosen part": lambda: torch.gather(copied(fresh(2000), 8), 0, torch.arange(1000, device="cuda")),
     "a workspace": lambda: copied(fresh(4096), 8),
     "padded rows": lambda: torch.sum(copied(fresh(8, 160)[0, :128], 1, 128)),

@@ -38,7 +38,7 @@ class NeverWritten:
         for name, value in launch.arguments.items():
             for tensor in arguments.tensors(value):
                 fresh, index = fresh_memory.of(tensor), meter.written.index(tensor.untyped_storage().data_ptr())
-                if fresh is None or fresh.settled or index is None:
+                if fresh is None or fresh.settled or fresh.blame or index is None:
                     continue
                 read = index in meter.read.used
                 if index not in meter.written.used:

@@ -158,8 +158,7 @@ class MarkingMode(dispatch.OnLooker):
         if func is torch.ops.aten._pin_memory.default:
             return _pinned(args[0].clone())
         on_gpu = asked == "cuda" or any(map(on_assumed_gpu, given))
-        if on_gpu:
-            fresh_memory.operated(func, args, kwargs)
+        reduced = fresh_memory.operated(func, args, kwargs) if on_gpu else None
         result = self._call(func, on_gpu, args, kwargs)
         if pinned:
             return _pinned(result)
@@ -170,7 +169,7 @@ class MarkingMode(dispatch.OnLooker):
             for tensor in _flat(result):
                 if id(_storage(tensor)) not in old:
                     _mark(tensor, True)
-                    fresh_memory.made(func, _storage(tensor))
+                    fresh_memory.made(func, _storage(tensor), reduced)
         return result
 
     def _call(self, func: Any, on_gpu: bool, args: Any, kwargs: Any) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ _CHOOSING = frozenset({
     "index", "index_select", "gather", "embedding", "take", "masked_select", "where",
     *(f"{what}_like" for what in ("zeros", "ones", "full", "rand", "randn", "randint")), "new_zeros", "new_ones", "new_full",
 })  # fmt: skip
+#: Operators whose result has an element for each element of the dimensions that they leave.
+_REDUCING = frozenset({"sum", "mean", "amax", "amin"})
 #: Largest allocation that is followed, in bytes.
 _MOST = 256 << 20
 _ATTRIBUTE = "_tilescope_fresh"
@@ -33,7 +36,7 @@ class Fresh:
 
     ``settled`` says that its bytes are no fault: an operator wrote some, or a launch chose places by what it had loaded. ``read``
     says that something has read it, ``reader`` is the first operator that read bytes that no launch had stored, and ``missed`` the
-    number of those.
+    number of those. The result of a reduction over some dimensions has ``blame``, which notes that the reduction read such bytes.
     """
 
     stored: Marks
@@ -42,6 +45,7 @@ class Fresh:
     read: bool = False
     reader: str = ""
     missed: int = 0
+    blame: Callable[[], None] | None = None
 
     def missing(self, tensor: torch.Tensor) -> Marks:
         """Marks the elements of a tensor in this memory, in their order, of which no launch has stored the first byte."""
@@ -56,13 +60,30 @@ class Fresh:
             self.settled = True
         elif self.launched and not self.settled and not self.reader and name not in _CHOOSING | _MAKING:
             self.read = True
-            if missed := int(self.missing(tensor).sum()) * tensor.element_size():
+            missed = int(self.missing(tensor).sum()) * tensor.element_size()
+            if missed and self.blame:
+                self.blame()
+            elif missed:
                 self.reader, self.missed = name, missed
 
+    def reduced(self, name: str, tensor: torch.Tensor, along: Any) -> Fresh | None:
+        """The memory of the result of a reduction that keeps the elements without a value apart; None for any other result."""
+        if not along or not self.launched or self.settled or not tensor.is_contiguous():
+            return None
+        missing = self.missing(tensor).reshape(tensor.shape)
+        found = missing.any(tuple(along))
+        if not found.any() or found.all() or (found != missing.all(tuple(along))).any():
+            return None
+        self.read = True
+        blame = self.blame or functools.partial(self.operated, name, tensor, writes=False)
+        return Fresh(np.repeat(~found.reshape(-1), tensor.element_size()), launched=True, blame=blame)
 
-def made(func: Any, storage: Any) -> None:
-    """Notes a storage that the operator ``func`` has made."""
+
+def made(func: Any, storage: Any, reduced: Fresh | None) -> None:
+    """Notes a storage that the operator ``func`` has made, and what is known of the result of a reduction."""
     real = isinstance(storage, torch.UntypedStorage) and storage.device.type == "cpu"
+    if real and reduced and reduced.stored.size == storage.nbytes():
+        setattr(storage, _ATTRIBUTE, reduced)
     if func.overloadpacket.__name__ in _MAKING and real and 0 < storage.nbytes() <= _MOST:
         setattr(storage, _ATTRIBUTE, Fresh(np.zeros(storage.nbytes(), dtype=np.bool_)))
 
@@ -85,18 +106,22 @@ def unseen() -> Iterator[None]:
         _here.unseen = before
 
 
-def operated(func: Any, args: Any, kwargs: Any) -> None:
-    """Notes what the operator ``func`` is about to read and write."""
+def operated(func: Any, args: Any, kwargs: Any) -> Fresh | None:
+    """Notes what the operator ``func`` is about to read and write. Returns what is known of the result of a reduction."""
     if getattr(_here, "unseen", False):
-        return
-    schema = func._schema
+        return None
+    schema, name, reduced = func._schema, func.overloadpacket.__name__, None
     views = any(one.alias_info is not None and not one.alias_info.is_write for one in schema.returns)
     for position, argument in enumerate(schema.arguments):
         given = args[position] if position < len(args) else kwargs.get(argument.name)
         writes = argument.alias_info is not None and argument.alias_info.is_write
         for tensor in _tensors(given) if writes or not views else ():
             if fresh := of(tensor):
-                fresh.operated(func.overloadpacket.__name__, tensor, writes=writes)
+                along = args[1] if name in _REDUCING and len(args) > 1 and not writes else ()
+                reduced = fresh.reduced(name, tensor, along)
+                if not reduced:
+                    fresh.operated(name, tensor, writes=writes)
+    return reduced
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
