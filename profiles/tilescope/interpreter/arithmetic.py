@@ -73,6 +73,7 @@ class Arithmetic:
             "create_extern_elementwise": self.extern_elementwise,
             "create_print": self.show,
             "create_assert": self.require,
+            "get_all_ones_value": _all_ones,
         }
         methods |= {f"get_{kind}": _constant(kind) for kind in narrow.FORMATS}
         for names, adapt in ((_FLOATING, self.in_fp32), (_BITS, lambda create: create)):
@@ -305,6 +306,11 @@ def _constant(kind: str) -> Callable[[float], Any]:
     """The builder's method for a scalar of a narrow format."""
     element = tl.dtype(kind)
     return lambda value: TensorHandle(narrow.encode(np.array([value], dtype=np.float32), kind), element)
+
+
+def _all_ones(kind: Any) -> TensorHandle:
+    """The operand of ``~`` on integers. Triton's own has -1, which NumPy converts to no unsigned type."""
+    return TensorHandle(~np.zeros(1, dtype=interpreter._get_np_dtype(kind)), kind.scalar)
 
 
 def _of_bool(compare: Callable[..., Any]) -> Callable[..., Any]:

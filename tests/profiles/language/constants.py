@@ -206,6 +206,7 @@ def integers_kernel(x_ptr, out_ptr, large, N: tl.constexpr):
     at = tl.arange(0, N)
     x = tl.load(x_ptr + at)
     y = (x // 3) * 10 + x % 3 + (x >> 1) + (x << 2) + (x ^ 5) + (x & 6) + (x | 1) + ~x + (-x)
+    y += (~x.to(tl.uint8)).to(tl.int32)
     tl.store(out_ptr + at, y.to(tl.int64) + large * 2)
 
 
@@ -215,6 +216,7 @@ def integer_operators() -> Launched:
     integers_kernel[(1,)](x, out, 3_000_000_000, N)
     quotient = torch.div(x, 3, rounding_mode="trunc")
     y = quotient * 10 + (x - 3 * quotient) + (x >> 1) + (x << 2) + (x ^ 5) + (x & 6) + (x | 1) + ~x + (-x)
+    y += 255 - (x & 255)
     return Launched(out, y.long() + 6_000_000_000, x, flops=0)
 
 
