@@ -1,5 +1,7 @@
 """Steps in traces of torch.profiler: launches with their operator, module and line, and the passes over a running program."""
 
+import dataclasses
+import itertools
 import json
 from pathlib import Path
 
@@ -7,13 +9,14 @@ import pytest
 import torch
 from tilescope import cli
 from tilescope.captures.step_boundaries import Boundaries
-from tilescope.captures.step_passes import Passes
+from tilescope.captures.step_passes import Measured, Passes
 from tilescope.collectors.foreign_files import operator_costs, step_trace
+from tilescope.commands import choices
 from tilescope.files import bounded_reading, json_shape
-from tilescope.models import ledger
+from tilescope.models import ledger, next_steps, step_problems
 from tilescope.notebook import modelling, script_running
 from tilescope.runs import steps, store
-from tilescope.table.step import BACKWARD, FORWARD, OPTIMIZER, Step
+from tilescope.table.step import BACKWARD, FORWARD, OPTIMIZER, Operator, Step, StepLaunch
 
 FIXTURES = Path(__file__).parent / "fixtures" / "steps"
 MAIN, AUTOGRAD = 1, 2
@@ -212,12 +215,117 @@ def test_boundaries_inference_follows_the_outermost_module():
     assert seen == ["calls of Sequential"] * 4
 
 
+def test_sites_of_a_slower_trace_are_found_by_order_and_name(tmp_path):
+    plain, slow = Trace(), Trace()
+    train(plain, 1000, "tilescope.step#0")
+    slow.launch("other_kernel", 990)
+    train(slow, 1000, "tilescope.step#0")
+    for trace in plain, slow:
+        trace.range("aten::item", 1085, 1095)
+        trace.range("cudaStreamSynchronize", 1088, 1093, "cuda_runtime")
+    slow.range("train.py(3): <module>", 1084, 1099, "python_function")
+    plain.events = [event for event in plain.events if event["cat"] != "python_function"]
+    step, stacks = whole(plain, tmp_path), whole(slow, tmp_path)
+    assert {one.site for one in step.operators} == {""}
+    found = modelling.with_sites(step, stacks)
+    assert [found.operator(launch).site for launch in found.launches] == ["net.py:7", "net.py:7", "net.py:7", ""]
+    assert [stop.site for stop in found.stops] == ["train.py:3"]
+
+
+def test_measured_step_is_a_run_with_counted_bytes(tmp_path):
+    trace = Trace()
+    for number in range(3):
+        train(trace, 1000 + 100 * number, f"tilescope.step#{number}")
+    counters = {"dram__bytes_read.sum": 8192.0, "dram__bytes_write.sum": 4096.0}
+    measured = Measured(
+        "training step", 90e-6, ["add_kernel", "mul_kernel", "another", "add__kernel"], [counters] * 4, "9.0",
+        trace.write(tmp_path / "trace.json").read_bytes(), seconds={"counting": 1.0}, notes=["a note"],
+    )  # fmt: skip
+    made = modelling.kept(measured, "train.py", tmp_path / "runs")
+    assert [launch.counted.get("dram_bytes_read") for launch in made.step.launches] == [8192, 8192, None, 8192]
+    assert made.run.notes[:2] == (
+        "a note",
+        "1 of 4 launches were not found among the counted ones, so their bytes are modelled",
+    )
+    assert set(made.table["source"]) == {"torch_profiler", "cupti"}
+    assert made.step.plain == pytest.approx(90e-6)
+    text = repr(modelling.open_model(str(made.folder)))
+    assert "= 90.0 µs of 90.0 µs" in text and "12.3 kB counted" in text
+    assert "12.3 kB counted" in made._repr_html_()
+    made.write_problems(tmp_path / "problems.json")
+    assert [one["operator"] for one in json.loads((tmp_path / "problems.json").read_text())][:1] == ["aten::mul"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU's own events are used there")
+@pytest.mark.filterwarnings("ignore:CUDA is not available")
+def test_passes_time_and_trace_the_steps_of_a_program(monkeypatch):
+    moments = itertools.count()
+
+    class Event:
+        def __init__(self, **options):
+            self.at = 0
+
+        def record(self):
+            self.at = next(moments)
+
+        def elapsed_time(self, later):
+            return 7.0 * (later.at - self.at)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    asked, net = [], torch.nn.Linear(4, 4)
+    passes = Passes(asked.append, count=False)
+    while not passes.done:
+        passes.begin("calls of Linear")
+        net(torch.ones(2, 4))
+    measured = passes.measured
+    assert (measured.plain, asked, passes.missing) == (pytest.approx(7e-3), [True, False], "")
+    assert measured.trace.count(b'"tilescope.step#') == 5
+    assert b"test_step_trace.py" in measured.stacks
+
+
+def test_problems_file_gives_tune_the_workloads_of_a_step(tmp_path):
+    data = bounded_reading.data_of(FIXTURES / "llama_inference_h200.json.gz")
+    step = json_shape.fit(data, Step, "")
+    problems = step_problems.of(step, ledger.of(step, modelling.contents.device("NVIDIA H200", "sm_90")))
+    path = tmp_path / "problems.json"
+    path.write_text(json.dumps([dataclasses.asdict(one) for one in problems]))
+    parser = cli.parser("tune")
+    given = parser.parse_args(["tune", "matmul", "--problems", str(path)])
+    assert choices.chosen(given)["workloads"][:2] == ["4096x14336x4096-bf16", "4096x4096x14336-bf16"]
+    given = parser.parse_args(["tune", "causal_attention", "--problems", str(path)])
+    assert choices.chosen(given)["workloads"] == ["1x8x4x4096x4096x128-bf16"]
+    with pytest.raises(ValueError, match="has no problem of softmax: it has causal_attention, matmul"):
+        choices.chosen(parser.parse_args(["tune", "softmax", "--problems", str(path)]))
+    path.write_text("[1]")
+    with pytest.raises(ValueError, match="is no file of problems"):
+        step_problems.read(path, "matmul")
+
+
+def test_library_is_suggested_with_a_recording_where_it_is_faster():
+    shapes, dtypes = (
+        ((4096, 1024), (), (1024,), (1024,)),
+        ("c10::BFloat16", "ScalarList", "c10::BFloat16", "c10::BFloat16"),
+    )
+    operator = Operator("aten::native_layer_norm", "aten::layer_norm", shapes, dtypes, "Net.norm", "", FORWARD, 16.8e6)
+    gpu = modelling.contents.device("NVIDIA H200", "sm_90")
+
+    def kinds(seconds):
+        step = Step((StepLaunch("norm", "kernel", 0.0, seconds, operator=0),), (operator,), seconds)
+        return [(one.kind, one.text) for one in next_steps.suggestions(step, ledger.of(step, gpu), gpu)]
+
+    ((kind, text),) = kinds(40e-6)
+    assert kind == "library"
+    assert "layer_norm: it was recorded at 4096x1024-bf16" in text
+    assert kinds(5e-6) == []
+
+
 def test_passes_too_few_steps_say_how_many_are_needed():
     passes = Passes()
     for _ in range(3):
         passes.begin("calls of Net")
     passes.close()
-    assert "it made 3 steps, and about 16 are needed" in passes.missing
+    assert "it made 3 steps, and about 18 are needed" in passes.missing
     assert passes.done
 
 

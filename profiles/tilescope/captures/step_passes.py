@@ -28,7 +28,7 @@ _MORE = ("tensor_ops_tf32", "tensor_ops_fp8", "tensor_ops_fp16")
 class Measured:
     """What the passes found. ``launches`` are the names of a step's launches in order, ``counted`` their counters by CUPTI's names.
 
-    ``trace`` is torch.profiler's file. ``seconds`` maps a pass to the time of its step; ``notes`` say what could not be counted.
+    ``trace`` is torch.profiler's file, ``stacks`` that of a step with lines of code. ``seconds`` maps a pass to the time of its step; ``notes`` say what could not be counted.
     """
 
     found: str = ""
@@ -37,6 +37,7 @@ class Measured:
     counted: list[dict[str, float]] = field(default_factory=list)
     capability: str = ""
     trace: bytes = b""
+    stacks: bytes = b""
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     steps: int = 0
@@ -78,7 +79,7 @@ class Passes:
         """What was not measured, as text; empty once all was."""
         if self.measured.trace:
             return ""
-        needed = WARMUP + PLAIN + TRACED + 4
+        needed = WARMUP + PLAIN + TRACED + 6
         return f"it made {self.measured.steps} steps, and about {needed} are needed to warm up, count and trace"
 
     def _measure(self) -> Generator[None]:
@@ -152,27 +153,38 @@ class Passes:
         measured.seconds["counting"] = time.perf_counter() - begun
 
     def _trace(self) -> Generator[None]:
+        """Traces steps, and then one step with Python's stacks, which is too slow to be timed."""
         import torch  # noqa: PLC0415 - the program has imported it
-        from torch.autograd.profiler import profile, record_function  # noqa: PLC0415
 
         torch.cuda.synchronize()
         begun = time.perf_counter()
+        self._annotate(True)
+        self.measured.trace = yield from self._traced(TRACED + 1, with_stack=False)
+        self._annotate(False)
+        self.measured.seconds["trace in all"] = time.perf_counter() - begun
+        begun = time.perf_counter()
+        self.measured.stacks = yield from self._traced(1, with_stack=True)
+        self.measured.seconds["stacks in all"] = time.perf_counter() - begun
+
+    def _traced(self, steps: int, *, with_stack: bool) -> Generator[None, None, bytes]:
+        """The trace of the next steps."""
+        import torch  # noqa: PLC0415 - the program has imported it
+        from torch.autograd.profiler import profile, record_function  # noqa: PLC0415
+
+        with profile(
+            use_device="cuda", use_kineto=True, record_shapes=not with_stack, with_stack=with_stack
+        ) as profiler:
+            for number in range(steps):
+                started = time.perf_counter()
+                with record_function(f"{STEP}{number}"):
+                    yield
+                if number == 1:
+                    self.measured.seconds["tracing"] = time.perf_counter() - started
+            torch.cuda.synchronize()
         with tempfile.TemporaryDirectory() as folder:
-            profiler = profile(use_device="cuda", use_kineto=True, record_shapes=True)
-            with profiler:
-                self._annotate(True)
-                for number in range(TRACED + 1):
-                    started = time.perf_counter()
-                    with record_function(f"{STEP}{number}"):
-                        yield
-                    if number == 1:
-                        self.measured.seconds["tracing"] = time.perf_counter() - started
-                self._annotate(False)
-                torch.cuda.synchronize()
             path = Path(folder, "trace.json")
             profiler.export_chrome_trace(str(path))  # type: ignore[no-untyped-call]
-            self.measured.trace = path.read_bytes()
-        self.measured.seconds["trace in all"] = time.perf_counter() - begun
+            return path.read_bytes()
 
 
 def of_calls(step: Callable[[], Any]) -> Measured:

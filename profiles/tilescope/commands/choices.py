@@ -21,6 +21,12 @@ def add_choices(parser: argparse.ArgumentParser, collect: bool = True) -> None:
     parser.add_argument(
         "--workload", metavar="ID,…", help="workloads: a label, or 1823x781-fp32 (all declared)", **listed
     )
+    parser.add_argument(
+        "--problems",
+        type=Path,
+        metavar="FILE",
+        help="the workloads that a model's step has (tilescope model --problems FILE)",
+    )
     parser.add_argument("--pass", dest="directions", metavar="NAME,…", help="forward, backward (both)", **listed)
     add_settings(parser, collect)
 
@@ -59,14 +65,27 @@ def add_settings(parser: argparse.ArgumentParser, collect: bool = True) -> None:
 
 
 def chosen(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The choices except collectors, by their names in ``Request`` and ``plan_tuning``."""
+    """The choices except collectors, by their names in ``Request`` and ``plan_tuning``.
+
+    Raises ValueError for a file of problems without any of the kernel, and with several kernels.
+    """
     return {
         "implementations": arguments.impl,
-        "workloads": arguments.workload,
+        "workloads": [*arguments.workload, *(_of_problems(arguments) if arguments.problems else ())],
         "directions": arguments.directions,
         "target": arguments.target,
         "settings": settings(arguments),
     }
+
+
+def _of_problems(arguments: argparse.Namespace) -> list[str]:
+    """The workloads of the command's kernel in the file of problems."""
+    from tilescope.models import step_problems  # noqa: PLC0415
+
+    kernels = [arguments.kernel] if hasattr(arguments, "kernel") else getattr(arguments, "kernels", [])
+    if len(kernels) != 1:
+        raise ValueError("--problems takes the workloads of one kernel: name one")
+    return step_problems.read(arguments.problems, kernels[0])
 
 
 def settings(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -15,6 +15,12 @@ def command(subparsers: choices.Subparsers) -> None:
     parser.add_argument(
         "script", metavar="SCRIPT", help="a script that trains or calls a model, or a run of one (latest)"
     )
+    parser.add_argument(
+        "--problems",
+        type=Path,
+        metavar="FILE",
+        help="write the step's distinct problems, as 'tilescope tune --problems' takes them",
+    )
     parser.add_argument("--title", default="", help="the run's title")
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help="where runs go ($TILESCOPE_RUNS)")
     parser.set_defaults(run=run)
@@ -31,4 +37,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         found = modelling.open_model(arguments.script)
     print(found)
+    if arguments.problems:
+        found.write_problems(arguments.problems)
     return 0

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from tilescope.collectors.foreign_files.operator_costs import SIZES
 from tilescope.hardware import roofs
 from tilescope.models import ledger as ledgers
+from tilescope.models import step_problems
 from tilescope.models.ledger import Entry, Ledger
 from tilescope.models.step_tables import pattern
 from tilescope.table import units
 from tilescope.table.run import Device
 from tilescope.table.step import BACKWARD, KERNEL, OPTIMIZER, Operator, Step
 
-#: Most suggestions, and the share of the step from which a saving is worth a line.
-MOST, WORTH = 5, 0.02
+#: Most suggestions, the share of the step from which a saving is worth a line, and most chains that are named.
+MOST, WORTH, _FUSIONS = 5, 0.02, 2
 #: The share of a roof that a good kernel reaches, and a matrix product.
 _GOOD, _GOOD_PRODUCT = 0.85, 0.75
 #: Seconds between the kernels of a CUDA graph, of the shortest kernel, and of the shortest product.
@@ -57,7 +58,7 @@ class Suggestion:
 def suggestions(step: Step, ledger: Ledger, device: Device) -> list[Suggestion]:
     """The suggestions, the largest saving first. Empty for a step that is already good."""
     rules: tuple[Callable[[Step, Ledger, Device], Iterable[Suggestion]], ...] = (
-        _graph, _stops, _fusions, _optimizer, _tf32, _padding, _copies,
+        _graph, _stops, _fusions, _library, _optimizer, _tf32, _padding, _copies,
     )  # fmt: skip
     found = [one for rule in rules for one in rule(step, ledger, device)]
     worth = [one for one in found if one.saving >= WORTH * ledger.step]
@@ -119,7 +120,7 @@ def _fusions(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
     roof = roofs.roof(device, "hbm")
     if roof is None:
         return
-    groups: dict[tuple[str, str, tuple[str, ...]], list[tuple[float, float]]] = {}
+    groups: dict[tuple[str, tuple[str, ...]], list[tuple[float, float, str]]] = {}
     for chain in _chains(step, ledger):
         operators = [step.operator(entry.launch) for entry in chain]
         needs = [
@@ -134,26 +135,28 @@ def _fusions(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
         bound = time - max(fused / roof.value, _SHORTEST)
         saving = time - max(fused / roof.value / _GOOD, _SHORTEST, *(entry.least for entry in chain))
         names = tuple(dict.fromkeys(_operation(operator.outer or operator.name) for operator in operators))
-        key = (pattern(_common([operator.module for operator in operators])), operators[0].direction, names)
+        where = next(filter(None, (operator.site for operator in operators)), "") or pattern(
+            _common([operator.module for operator in operators])
+        )
         if saving > 0:
-            groups.setdefault(key, []).append((saving, bound))
-    for (module, direction, names), found in groups.items():
-        where = f" in {module}" if module else ""
-        way = " (backward)" if direction == BACKWARD else ""
-        times = f", {len(found)} times" if len(found) > 1 else ""
+            groups.setdefault((operators[0].direction, names), []).append((saving, bound, where))
+    largest = sorted(groups.items(), key=lambda one: -sum(saving for saving, _, _ in one[1]))[:_FUSIONS]
+    for (direction, names), found in largest:
+        where = found[0][2]
         yield Suggestion(
             "fuse",
-            f"Fuse {_listed(names)}{where}{way}{times}: one kernel, or torch.compile of that module",
-            sum(saving for saving, _ in found),
-            sum(bound for _, bound in found),
+            f"Fuse {_listed(names)}{f' in {where}' if where else ''}{' (backward)' if direction == BACKWARD else ''}"
+            f"{f', {len(found)} times' if len(found) > 1 else ''}: one kernel, or torch.compile of that part",
+            sum(saving for saving, _, _ in found),
+            sum(bound for _, bound, _ in found),
         )
     if len(groups) > 1:
-        every = [pair for found in groups.values() for pair in found]
+        every = [one for found in groups.values() for one in found]
         yield Suggestion(
             "compile",
             f"Compile the model (torch.compile): it fuses {len(every)} chains of small kernels",
-            sum(saving for saving, _ in every),
-            sum(bound for _, bound in every),
+            sum(saving for saving, _, _ in every),
+            sum(bound for _, bound, _ in every),
         )
 
 
@@ -178,6 +181,37 @@ def _chains(step: Step, ledger: Ledger) -> Iterator[list[Entry]]:
             chain.append(entry)
     if len(chain) > 1:
         yield chain
+
+
+def _library(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
+    """Operators that a recorded kernel of the library does faster on this GPU, those of one kernel and pass together."""
+    by_problem: dict[step_problems.Solved, list[Entry]] = {}
+    for entry in ledger.entries:
+        operator = step.operator(entry.launch)
+        # The libraries' own products and attention are compared by tuning, not by a size nearby.
+        solved = step_problems.solver(operator) if operator.name.startswith("aten::") and not operator.flops else None
+        if solved and entry.launch.kind == KERNEL:
+            by_problem.setdefault(solved, []).append(entry)
+    groups: dict[tuple[str, str], list[tuple[float, float, step_problems.Evidence]]] = {}
+    for solved, entries in by_problem.items():
+        time = sum(entry.share for entry in entries)
+        if time < WORTH * ledger.step / MOST:
+            continue
+        known = step_problems.evidence(solved, device.name)
+        calls = sum(entry.launch.part for entry in entries)
+        if known and time > known.seconds * calls:
+            floors = sum(entry.least for entry in entries)
+            groups.setdefault((solved.kernel, solved.direction), []).append(
+                (time - known.seconds * calls, time - floors, known)
+            )
+    for (kernel, direction), found in groups.items():
+        known = found[0][2]
+        yield Suggestion(
+            "library",
+            f"Use Tilescope's {kernel}{' (backward)' if direction == BACKWARD else ''}: it was recorded at {known.workload} (run {known.run})",
+            sum(saving for saving, _, _ in found),
+            sum(bound for _, bound, _ in found),
+        )
 
 
 def _optimizer(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:

@@ -12,7 +12,7 @@ import shlex
 from typing import Any, NoReturn
 
 from tilescope.jobs import warm
-from tilescope.notebook import watch_text
+from tilescope.notebook import modelling, watch_text
 from tilescope.notebook.capturing import LIMIT, Capture
 from tilescope.notebook.opened_run import Profile
 from tilescope.notebook.watching import Watch
@@ -86,7 +86,17 @@ async def _show(watch: Watch) -> None:
 
 
 def run_cell(shell: Any, line: str, cell: str) -> Profile | None:
-    """The finished run; None where the cell failed before it launched anything, which IPython has reported."""
+    """The finished run; None where the cell failed before it launched anything, which IPython has reported.
+
+    After ``model`` the cell is one step of a model, and is run about 20 times.
+    """
+    if line.split() == ["model"]:
+        program = compile(shell.transform_cell(cell), "<cell>", "exec")
+
+        def step() -> None:
+            exec(program, shell.user_ns)  # noqa: S102 (what the person asked for)
+
+        return modelling.profile_model(step)
     options = _Options(prog="%%tilescope", add_help=False)
     options.add_argument("--target", default="")
     options.add_argument("--collect", default="auto")

@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import json
 import tempfile
 import types
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +23,7 @@ from tilescope.collectors.foreign_files import contents, step_trace
 from tilescope.collectors.ncu import counters
 from tilescope.files.bounded_reading import one_line
 from tilescope.hardware import device
-from tilescope.models import step_text, terminal
+from tilescope.models import ledger, step_problems, step_text, terminal
 from tilescope.notebook import script_running
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs import steps, store
@@ -51,6 +53,15 @@ class ModelProfile(Profile):
         if found is None:
             raise store.StoreError(f"{self.run.id} is of no model's step: make one with 'tilescope model script.py'")
         return found
+
+    @property
+    def problems(self) -> list[step_problems.Problem]:
+        """The step's distinct problems, the one with the most time first."""
+        return step_problems.of(self.step, ledger.of(self.step, self.run.device))
+
+    def write_problems(self, path: Path | str) -> None:
+        """Writes the problems as JSON, for ``tilescope tune KERNEL --problems FILE``."""
+        Path(path).write_text(json.dumps([dataclasses.asdict(one) for one in self.problems], indent=1) + "\n")
 
     def __repr__(self) -> str:
         step, device = self.step, self.run.device
@@ -134,13 +145,12 @@ def _ready(runs_dir: Path | str | None) -> Path:
 
 def kept(measured: Measured, title: str, folder: Path) -> ModelProfile:
     """Writes the run of a measured step. Raises ValueError for a trace without a launch."""
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        file.write(measured.trace)
-        file.flush()
-        step = step_trace.read(Path(file.name), measured.found)
+    step = _read(measured.trace, measured.found)
     if step is None:
         raise ValueError(f"{title}: the step launches nothing on a GPU")
     step, notes = counted(step, measured)
+    if measured.stacks and (stacks := _read(measured.stacks)):
+        step = with_sites(step, stacks)
     step = dataclasses.replace(step, plain=measured.plain, overhead=measured.seconds)
     gpu = device.detect()
     versions = {**device.installed(), "driver": device.driver(), "tilescope": VERSION}
@@ -155,6 +165,32 @@ def kept(measured: Measured, title: str, folder: Path) -> ModelProfile:
         notes=(*measured.notes, *notes),
     )
     return ModelProfile.of(write(run, table(step), step, folder))
+
+
+def _read(trace: bytes, found: str = "") -> Step | None:
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        file.write(trace)
+        file.flush()
+        return step_trace.read(Path(file.name), found)
+
+
+def with_sites(step: Step, stacks: Step) -> Step:
+    """The step with the lines of code of another trace of it, by the order and names of its launches, and of the CPU's stops."""
+    mine, theirs = (sorted(one.launches, key=_called) for one in (step, stacks))
+    sites: dict[int, Counter[str]] = {}
+    for here, there in _aligned([_bare(one.name) for one in mine], [_bare(one.name) for one in theirs]):
+        place, site = mine[here].operator, stacks.operator(theirs[there]).site
+        if place is not None and site:
+            sites.setdefault(place, Counter())[site] += 1
+    operators = tuple(
+        dataclasses.replace(operator, site=sites[place].most_common(1)[0][0]) if place in sites else operator
+        for place, operator in enumerate(step.operators)
+    )
+    waits = _aligned(*([f"{stop.name} {stop.operator}" for stop in one.stops] for one in (step, stacks)))
+    stops = list(step.stops)
+    for here, there in waits:
+        stops[here] = dataclasses.replace(stops[here], site=stacks.stops[there].site)
+    return dataclasses.replace(step, operators=operators, stops=tuple(stops))
 
 
 def write(run: Run, rows: pd.DataFrame, step: Step, folder: Path) -> store.LoadedRun:

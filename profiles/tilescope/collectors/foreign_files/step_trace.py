@@ -225,7 +225,7 @@ def _step(
         window=windows[number] * 1e-6,
         next_call=_seconds(next_call.ts, start) if next_call else None,
         away=tuple(_away(trace, interval, start, end)),
-        stops=tuple(placed.stop(stop) for stop in trace.stops if start <= stop.end and (stop.ts or 0.0) <= end),
+        stops=tuple(placed.stop(stop) for stop in trace.stops if interval[0] <= (stop.ts or 0.0) <= interval[1]),
     )
 
 
