@@ -183,7 +183,7 @@ class Passes:
             torch.cuda.synchronize()
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "trace.json")
-            profiler.export_chrome_trace(str(path))  # type: ignore[no-untyped-call]
+            profiler.export_chrome_trace(str(path))
             return path.read_bytes()
 
 
