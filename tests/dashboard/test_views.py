@@ -10,6 +10,7 @@ import pytest
 from tilescope.models.summary import representative, summarise
 from tilescope.runs import journal, listings, store
 from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components.html_text import text_of
 from tilescope_dashboard.components.tables import Table
 from tilescope_dashboard.data.best_run import SHOWN_FIRST, first_shown
 from tilescope_dashboard.data.frames import largest_problem
@@ -210,6 +211,26 @@ def test_fault_of_the_shown_case_is_told_once(
     assert "failed" not in context.brief.object
     state.view = "timeline"
     assert context.notices.object.count(told) == 1 and "ignore the other numbers" in context.notices.object
+
+
+def test_failure_that_is_the_title_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType
+) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+    described = synthetic.write_run(tmp_path, RUN) / "run.json"
+    facts = json.loads(described.read_text())
+    wrong = "mine does not compile for sm_90: line 8: arange's range must be a power of 2"
+    failures = [
+        {"case": "mine/triton/forward/8-fp32", "collector": collector, "message": message}
+        for collector, message in (("interpreter", "line 8: ValueError: arange"), ("compiler", f"CompilationFailed: {wrong}"))
+    ]  # fmt: skip
+    kernels = {**facts["kernels"], "mine": facts["kernels"]["softmax"]}
+    described.write_text(json.dumps({**facts, "kernels": kernels, "failures": failures}))
+    state = State(run=RUN, kernel="mine", view="summary")
+    context, summary = Context(state), Summary(state)
+    summary.refresh()
+    assert text_of(summary.head.object).startswith(wrong)
+    assert "failed" not in context.brief.object and not context.notices.object
 
 
 class Changed(State):

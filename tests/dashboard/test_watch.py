@@ -201,6 +201,8 @@ def test_view_pins_names_and_deletes(script: Watch) -> None:
 
 
 def test_view_without_script_starts_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(access.OWN_FILES, raising=False)
+    assert "runs no files of your own" in said(shown())
     (tmp_path / "mine.py").write_text("print(1)")
     monkeypatch.setenv(access.OWN_FILES, str(tmp_path))
     view = shown()

@@ -248,7 +248,7 @@ class Watch(View):
         own = next((file for file in files if Path(file).name == title), "")
         self._file.param.update(options=files, value=self._file.value or own or None)
         offered = files[:_OFFERED] if folder and not former else []
-        saved = {file: datetime.fromtimestamp((folder / file).stat().st_mtime) for file in offered if folder}
+        saved = {file: datetime.fromtimestamp((folder / file).lstat().st_mtime) for file in offered if folder}
         self._files.items = [
             {"label": file, "secondary": topic.of_file(when, Path(file).name in profiled), "icon": None}
             for file, when in saved.items()
