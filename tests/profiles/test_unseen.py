@@ -73,6 +73,20 @@ def test_endless_program_is_stopped_at_its_line(tmp_path, monkeypatch):
         interpreter.capture(case, spec, tmp_path / "counted.json.gz", {"interpreter_limit": 1})
 
 
+def test_launch_after_an_unmade_one_is_skipped_not_wrong(tmp_path):
+    with Capture("sm_90", limit=1.0) as capture:
+        x, index = torch.ones(16, device="cuda"), torch.full((16,), 1 << 30, device="cuda", dtype=torch.int32)
+        unseen.endless_kernel[(2,)](index)
+        unseen.chosen_kernel[(1,)](x, index, torch.empty_like(x), BLOCK=16)
+    _, reference = capture.write(tmp_path)
+    spec = execute.load_spec(reference)
+    case = Case(reference, "triton", "forward", spec.workloads[0].id)
+    with pytest.raises(
+        NotApplicable, match="endless_kernel was not made before it, so its inputs may be wrong: chosen_kernel"
+    ):
+        interpreter.capture(case, spec, tmp_path / "counted.json.gz", {"interpreter_limit": 1})
+
+
 def test_compiling_of_unmade_launches_is_limited(monkeypatch):
     allowed: list[float] = []
 

@@ -38,6 +38,12 @@ def endless_kernel(out_ptr):
 
 
 @triton.jit
+def chosen_kernel(x_ptr, index_ptr, out_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, tl.load(x_ptr + tl.load(index_ptr + at)))
+
+
+@triton.jit
 def every_other_kernel(x_ptr, out_ptr, mask, BLOCK: tl.constexpr):
     number = tl.arange(0, BLOCK) + 1
     at = tl.inline_asm_elementwise(

@@ -10,6 +10,7 @@ the kernel's function), ``versions``, ``path`` (the process's ``sys.path``) and 
 ``calls``, ``sites``   number of calls, and the number from each call site (lines, innermost first)
 ``counted``     the interpreter's counts, where it made the launch
 ``waited``      seconds of interpretation, where it was stopped because it would take too long
+``after``       the first kernel before it that was not launched at the capture
 ``touched``     parameters that the launch reads and writes through, by the compiler, where the interpreter did not count
 ``multiplies``  whether the kernel has a matrix product, by the compiler
 ``notes``       remarks on what differs from the original launch

@@ -186,6 +186,7 @@ class _Interpreting:
             if far:
                 record.note(f"{where} would be refused by a GPU: {_refusal(far)}")
             if self.unmade:
+                record.data.setdefault("after", self.unmade)
                 record.note(f"{self.unmade} was not made before it, so its inputs may be wrong")
             if why := self._interpreted(launch, record):
                 self.unmade = self.unmade or launch.name

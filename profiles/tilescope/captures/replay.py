@@ -80,11 +80,13 @@ class CapturedSpec(KernelSpec):
     """A kernel of captured launches.
 
     ``counted(workload)`` is the interpreter's artefact of the launch; None where it was not interpreted at the capture.
-    ``waited(workload)`` are the seconds of an interpretation that was stopped.
+    ``waited(workload)`` are the seconds of an interpretation that was stopped. ``after(workload)`` is the first kernel that was not
+    launched at the capture before this launch, whose inputs may be wrong then; empty without one.
     """
 
     counted: Callable[[Workload], Path | None] = lambda workload: None
     waited: Callable[[Workload], float] = lambda workload: 0.0
+    after: Callable[[Workload], str] = lambda workload: ""
 
 
 class Records:
@@ -135,6 +137,7 @@ class Records:
             passes=(FORWARD,),
             counted=self.counted,
             waited=self.waited,
+            after=lambda workload: str(self.launches[self._number(workload)].get("after", "")),
         )
 
     def inputs(self, workload: Workload, device: Any) -> dict[str, Any]:

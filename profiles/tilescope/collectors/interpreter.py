@@ -15,7 +15,7 @@ import importlib.util
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +69,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     if hasattr(spec, "counted") and (known := spec.counted(spec.workload(case.workload))):
         shutil.copyfile(known, out)
         return
-    with without_gpu(case):
+    with without_gpu(case), _doubtful_inputs(case, spec):
         try:
             if settings.get("not_finite"):
                 raise blocks.NeedsValues
@@ -86,6 +86,19 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
             except (blocks.NeedsValues, pytorch_traffic.NeedsData):
                 records, assumed = _count(case, spec, settings, "cpu", values=True)
     write(records, out, assumed)
+
+
+@contextlib.contextmanager
+def _doubtful_inputs(case: Case, spec: Any) -> Iterator[None]:
+    """Says of a captured launch whose inputs an earlier launch should have made that it cannot be interpreted, not that it is wrong."""
+    from tilescope.interpreter import interpret  # noqa: PLC0415 (it imports triton)
+
+    try:
+        yield
+    except interpret.InterpretationFailed as error:
+        if hasattr(spec, "after") and (kernel := spec.after(spec.workload(case.workload))):
+            raise NotApplicable(f"{kernel} was not made before it, so its inputs may be wrong: {error}") from error
+        raise
 
 
 def write(records: list[_Counted], out: Path, assumed: Mapping[str, Any] | None = None) -> None:
