@@ -34,7 +34,7 @@ from tilescope_kernels.attention.flash_split import backward_of_few, few
 from tilescope_kernels.attention.hopper import attend
 from tilescope_kernels.attention.hopper_few import SHARED_QUERIES, attend_few
 from tilescope_kernels.attention.hopper_gradients import backward, backward_serves
-from tilescope_kernels.attention.masks import lse_shape, scale_of_scores
+from tilescope_kernels.attention.masks import checked_scale, lse_shape, scale_of_scores
 from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, KernelSpec, Workload, declare, drawn
 
 #: Most columns of a head: their accumulator must fit in registers beside the scores.
@@ -254,10 +254,7 @@ def scaled_dot_product_attention(
     if dropout_p:
         raise ValueError(f"dropout_p is {dropout_p}: this function serves 0")
     _check(query, key, value, enable_gqa)
-    if scale is None:
-        scale = 1.0 / math.sqrt(query.shape[3])
-    if not 0.0 <= scale < math.inf:
-        raise ValueError(f"scale is {scale}: give a number of at least 0")
+    scale = checked_scale(scale, query)
     if window is not None and (not is_causal or window < 1):
         raise ValueError(f"window is {window} and is_causal is {is_causal}: give at least 1, with is_causal=True")
     if window is not None:
@@ -266,7 +263,7 @@ def scaled_dot_product_attention(
     mask = None if attn_mask is None else _check_mask(query, key, attn_mask, is_causal)
     save = wants_grad(query, key, value)
     q, k, v = (_neighbours(tensor) for tensor in (query, key, value))
-    return _attention(q, k, v, is_causal, float(scale), save, pack(config), mask, window)[0]
+    return _attention(q, k, v, is_causal, scale, save, pack(config), mask, window)[0]
 
 
 def reference(

@@ -22,6 +22,14 @@ def is_added(mask: torch.Tensor | None) -> bool:
     return mask is not None and mask.dtype != torch.bool
 
 
+def checked_scale(scale: float | None, query: torch.Tensor) -> float:
+    """``scale``, by default 1 / sqrt(columns). Raises ValueError for a scale below 0 and for one that is not finite."""
+    found = 1.0 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale)
+    if not 0.0 <= found < math.inf:
+        raise ValueError(f"scale is {scale}: give a number of at least 0")
+    return found
+
+
 def scale_of_scores(scale: float, mask: torch.Tensor | None) -> float:
     """``score_scale`` of the kernels: ``scale`` to base 2, for the hardware computes exp2, unless numbers are added to the scores."""
     return scale if is_added(mask) else scale * math.log2(math.e)

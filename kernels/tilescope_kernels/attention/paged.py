@@ -26,6 +26,7 @@ from tilescope_kernels._shared.launching import BEYOND, cdiv, launch, multiproce
 from tilescope_kernels._shared.operators import operator, pack, rows_like, unpack
 from tilescope_kernels.attention.attention import _MOST, _neighbours
 from tilescope_kernels.attention.decode import _SPLITS, _span, attention_combine_kernel
+from tilescope_kernels.attention.masks import checked_scale
 from tilescope_kernels.attention.paged_kernels import paged_attention_kernel
 from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
 
@@ -149,14 +150,11 @@ def paged_attention(
     """
     if use_triton():
         _check(query, key_cache, value_cache, page_table, lengths)
-    if scale is None:
-        scale = 1.0 / math.sqrt(max(query.shape[-1], 1))
-    if not 0.0 <= scale < math.inf:
-        raise ValueError(f"scale is {scale}: give a number of at least 0")
+    scale = checked_scale(scale, query)
     if not use_triton():
         return _composed(query, key_cache, value_cache, page_table, lengths, is_causal, scale)
     q, k, v, table = (_neighbours(tensor) for tensor in (query, key_cache, value_cache, page_table))
-    return _paged(q, k, v, table, lengths.contiguous(), is_causal, float(scale), pack(config))
+    return _paged(q, k, v, table, lengths.contiguous(), is_causal, scale, pack(config))
 
 
 def _gathered(

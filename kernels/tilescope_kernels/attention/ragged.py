@@ -23,6 +23,7 @@ from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention.attention import _MOST, _neighbours
 from tilescope_kernels.attention.attention_configs import chosen_config
 from tilescope_kernels.attention.flash import attention_delta_kernel
+from tilescope_kernels.attention.masks import checked_scale
 from tilescope_kernels.attention.ragged_kernels import (
     ragged_attention_kernel,
     ragged_backward_kv_kernel,
@@ -194,15 +195,12 @@ def ragged_attention(
     if use_triton():
         bounds = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
         _check(query, key, value, bounds, {"max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k})
-    if scale is None:
-        scale = 1.0 / math.sqrt(max(query.shape[-1], 1))
-    if not 0.0 <= scale < math.inf:
-        raise ValueError(f"scale is {scale}: give a number of at least 0")
+    scale = checked_scale(scale, query)
     if not use_triton():
         return _composed(query, key, value, cu_seqlens_q, cu_seqlens_k, is_causal, scale)
     q, k, v = (_neighbours(tensor) for tensor in (query, key, value))
     return _ragged(
-        q, k, v, cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous(), max_seqlen_q, max_seqlen_k, is_causal, float(scale),
+        q, k, v, cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous(), max_seqlen_q, max_seqlen_k, is_causal, scale,
         wants_grad(query, key, value), pack(config),
     )[0]  # fmt: skip
 

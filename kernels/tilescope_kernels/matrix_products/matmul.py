@@ -287,10 +287,7 @@ def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 @drawn
 def inputs(draw: Draw, m: int, n: int, k: int) -> dict[str, Any]:
     """``a`` (m, k) and ``b`` (k, n), standard normal."""
-    return {
-        "a": draw(m, k, grad=True),
-        "b": draw(k, n, grad=True),
-    }
+    return {"a": draw(m, k, grad=True), "b": draw(k, n, grad=True)}
 
 
 def cost(workload: Workload, direction: str) -> Cost:

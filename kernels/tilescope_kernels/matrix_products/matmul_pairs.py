@@ -18,11 +18,7 @@ from __future__ import annotations
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from tilescope_kernels._shared.descriptors import gluon_tiles
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors

@@ -171,11 +171,7 @@ def _chosen(x: torch.Tensor, weight: torch.Tensor) -> Mapping[str, int]:
 
 
 def _few_rows(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    scale: torch.Tensor,
-    y: torch.Tensor,
-    config: Mapping[str, int],
+    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, y: torch.Tensor, config: Mapping[str, int]
 ) -> None:
     """Write the product of few rows to ``y``, in one or two launches."""
     (m, k), n, split = x.shape, weight.shape[0], config["SPLIT"]
@@ -253,11 +249,7 @@ def precise(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, dequanti
 
 
 def fused(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    scale: torch.Tensor,
-    dequantized: torch.Tensor,
-    config: Config | None = None,
+    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, dequantized: torch.Tensor, config: Config | None = None
 ) -> torch.Tensor:
     """Call ``w8a16_matmul`` with the spec's arguments."""
     return w8a16_matmul(x, weight, scale, config=config)

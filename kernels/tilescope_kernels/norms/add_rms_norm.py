@@ -85,23 +85,19 @@ def _wider(x: torch.Tensor, residual: torch.Tensor) -> torch.dtype:
     return x.dtype if x.dtype == residual.dtype else torch.float32
 
 
-@operator(
-    "add_rms_norm",
-    autocast="widest",
-    shards="rrw rrr",
-    fake=lambda x, residual, weight, eps, save, config: (
-        x.new_empty(x.shape, dtype=_wider(x, residual)),
-        x.new_empty(x.shape, dtype=_wider(x, residual)),
-        x.new_empty(x.shape[0] if save else 0, dtype=torch.float32),
-    ),
-)
+def _results(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, save: bool, config: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    y, total = (x.new_empty(x.shape, dtype=_wider(x, residual)) for _ in range(2))
+    return y, total, x.new_empty(x.shape[0] if save else 0, dtype=torch.float32)
+
+
+@operator("add_rms_norm", autocast="widest", shards="rrw rrr", fake=_results)
 def _add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, save: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """y, x + residual and, if ``save``, each row's 1 / RMS; else an empty tensor."""
-    rows, columns = x.shape
-    y, total = (torch.empty((rows, columns), dtype=_wider(x, residual), device=x.device) for _ in range(2))
-    rstd = x.new_empty(rows if save else 0, dtype=torch.float32)
+    (rows, columns), (y, total, rstd) = x.shape, _results(x, residual, weight, eps, save, config)
     if y.numel() == 0:
         return y, total, rstd
     saved = rstd if save else None
@@ -132,12 +128,7 @@ def _differentiate(ctx: Any, dy: torch.Tensor | None, dsum: torch.Tensor | None)
 
 
 def add_rms_norm(
-    x: torch.Tensor,
-    residual: torch.Tensor,
-    weight: torch.Tensor,
-    eps: float = 1e-6,
-    *,
-    config: Config | None = None,
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6, *, config: Config | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``(rms_norm(x + residual) * weight, x + residual)`` over the last dimension; once differentiable.
 

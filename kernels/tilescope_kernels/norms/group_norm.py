@@ -67,32 +67,25 @@ def _tiles(x: torch.Tensor, groups: int, config: str) -> _Tiles:
     return _Tiles(constants, cdiv(channels, deep) * slabs, slabs, channels * positions >= BEYOND)
 
 
-@operator(
-    "group_norm",
-    autocast="fp32",
-    shards="rww rr",
-    fake=lambda x, groups, weight, bias, eps, save, config: (
-        torch.empty_like(x),
-        x.new_empty((x.shape[0] * groups if save else 0, 2), dtype=torch.float32),
-    ),
-)
+def _results(
+    x: torch.Tensor, groups: int, weight: Any, bias: Any, eps: float, save: bool, config: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.empty_like(x), x.new_empty((x.shape[0] * groups if save else 0, 2), dtype=torch.float32)
+
+
+@operator("group_norm", autocast="fp32", shards="rww rr", fake=_results)
 def _group_norm(
     x: torch.Tensor, groups: int, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, save: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """y and, if ``save``, each group's mean and 1 / standard deviation (batch * groups, 2); else an empty tensor."""
-    batch, every, positions = x.shape
-    y = torch.empty_like(x)
+    (batch, every, positions), (y, stats) = x.shape, _results(x, groups, weight, bias, eps, save, config)
     rows, channels = batch * groups, every // groups
-    stats = x.new_empty((rows if save else 0, 2), dtype=torch.float32)
     if y.numel() == 0:
         return y, stats.fill_(float("nan"))
     tiles, saved = _tiles(x, groups, config), stats if save else None
     if tiles.parts == 1:
-        launch(
-            group_norm_kernel, (rows,),
-            y, saved, x, weight, bias, groups, channels, positions, eps,
-            **tiles.constants,
-        )  # fmt: skip
+        given = (y, saved, x, weight, bias, groups, channels, positions, eps)
+        launch(group_norm_kernel, (rows,), *given, **tiles.constants)
         return y, stats
     sums = x.new_empty((rows, tiles.parts, 2), dtype=torch.float32)
     grid = (rows * tiles.parts,)

@@ -188,11 +188,7 @@ def eager(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 @drawn
 def inputs(draw: Draw, rows: int, columns: int) -> dict[str, Any]:
     """``x`` of rows x columns, standard normal, and ``weight`` around 1."""
-    return {
-        "x": draw(rows, columns, grad=True),
-        "weight": draw(columns, scale=0.2, shift=1.0, grad=True),
-        "eps": 1e-6,
-    }
+    return {"x": draw(rows, columns, grad=True), "weight": draw(columns, scale=0.2, shift=1.0, grad=True), "eps": 1e-6}
 
 
 def cost(workload: Workload, direction: str) -> Cost:

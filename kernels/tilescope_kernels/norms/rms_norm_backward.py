@@ -10,13 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.launching import (
-    cdiv,
-    launch,
-    multiprocessors,
-    next_power_of_2,
-    shared_memory,
-)
+from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, shared_memory
 from tilescope_kernels._shared.operators import operator, unpack
 from tilescope_kernels._shared.row_tiles import aligned, load_pieces, store_piece, vector
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype

@@ -110,11 +110,7 @@ def _dequantize(
 
 
 def dequantize(
-    q: torch.Tensor,
-    scale: torch.Tensor,
-    dtype: torch.dtype = torch.bfloat16,
-    *,
-    config: Config | None = None,
+    q: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype = torch.bfloat16, *, config: Config | None = None
 ) -> torch.Tensor:
     """``q * scale`` in ``dtype`` (fp32, fp16, bf16), for codes (..., columns) and scales from ``quantize``.
 

@@ -157,11 +157,7 @@ def reference(codes: torch.Tensor, absmax: torch.Tensor, shape: Sequence[int]) -
 
 
 def fused(
-    codes: torch.Tensor,
-    absmax: torch.Tensor,
-    shape: tuple[int, ...],
-    like: torch.dtype,
-    config: Config | None = None,
+    codes: torch.Tensor, absmax: torch.Tensor, shape: tuple[int, ...], like: torch.dtype, config: Config | None = None
 ) -> torch.Tensor:
     """``nf4_dequantize`` with the spec's arguments."""
     return nf4_dequantize(codes, absmax, shape, like, config=config)

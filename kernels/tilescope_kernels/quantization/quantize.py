@@ -97,17 +97,14 @@ def _scale_shape(shape: tuple[int, ...], granularity: str) -> tuple[int, ...]:
     )
 
 
-@operator(
-    "quantize",
-    fake=lambda x, kind, granularity, _: (
-        x.new_empty(x.shape, dtype=kind),
-        x.new_empty(_scale_shape(x.shape, granularity), dtype=torch.float32),
-    ),
-)
+def _results(x: torch.Tensor, kind: torch.dtype, granularity: str, config: str) -> tuple[torch.Tensor, torch.Tensor]:
+    scale = x.new_empty(_scale_shape(x.shape, granularity), dtype=torch.float32)
+    return x.new_empty(x.shape, dtype=kind), scale
+
+
+@operator("quantize", fake=_results)
 def _quantize(x: torch.Tensor, kind: torch.dtype, granularity: str, config: str) -> tuple[torch.Tensor, torch.Tensor]:
-    rows, columns = x.shape
-    q = torch.empty((rows, columns), dtype=kind, device=x.device)
-    scale = torch.empty(_scale_shape(x.shape, granularity), dtype=torch.float32, device=x.device)
+    (rows, columns), (q, scale) = x.shape, _results(x, kind, granularity, config)
     given = unpack(config)
     stride, largest, a_row = x.stride(0), LARGEST[kind], triton.cdiv(columns, GROUP)
     if granularity == "row" and triton.next_power_of_2(columns) * x.element_size() <= _HELD:
@@ -149,11 +146,7 @@ def _quantize(x: torch.Tensor, kind: torch.dtype, granularity: str, config: str)
 
 
 def quantize(
-    x: torch.Tensor,
-    dtype: torch.dtype = torch.int8,
-    granularity: str = "row",
-    *,
-    config: Config | None = None,
+    x: torch.Tensor, dtype: torch.dtype = torch.int8, granularity: str = "row", *, config: Config | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantize ``x`` (..., columns): codes and fp32 scales, so that ``x`` is about codes * scales. No gradient.
 
