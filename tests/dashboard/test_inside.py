@@ -8,6 +8,7 @@ import pytest
 from tilescope.collectors.lanes import collector
 from tilescope.models import lanes as model
 from tilescope.models.compare import Side
+from tilescope.notebook.opened_run import Profile
 from tilescope.runs import store
 from tilescope.table.case import Case
 from tilescope.table.run import Device, Run
@@ -74,6 +75,12 @@ def test_inside_filter_takes_operations_and_lines() -> None:
     field(shown, "operation or line contains").value = "tma LOAD"
     assert {165, 90, 97} == set(shown.table.filled["line"])
     assert set(_drawn(shown, "bars")["alpha"]) > {0.12}
+
+
+def test_notebook_shows_the_lanes_as_the_app_does(folder: Path) -> None:
+    said = str(Profile.of(store.open_run(folder)).inside("matmul"))
+    assert "for the TMA load of lines 90 and 97, at line 165" in said
+    assert "wait on barrier" in said
 
 
 def test_inside_without_the_artefact_says_what_to_do(folder: Path) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,11 +12,14 @@ from tilescope import collectors
 from tilescope.collectors import compiler
 from tilescope.collectors.lanes import buffer, collector, facts, recording, records, sampling, trace
 from tilescope.execution import execute, offline
+from tilescope.execution.not_applicable import NotApplicable
 from tilescope.hardware import device
 from tilescope.models import lanes as model
 from tilescope.table.case import Case
 from tilescope.tuning import pruning
 from triton import knobs
+from triton.backends.nvidia import driver
+from triton.runtime import _allocation
 
 HERE = Path(__file__).parent
 FIXTURES = HERE / "fixtures" / "lanes"
@@ -149,6 +153,65 @@ def _launched(programs):
     scopes = dict.fromkeys(range(1, 14), operation) | {0: records.PROGRAM}
     tensor = torch.from_numpy(np.concatenate(parts).view(np.uint8))
     return recording.Launched("mm_kernel", "mm.py", (programs, 1, 1), 8, scopes, words.nbytes, tensor)
+
+
+class OneCall:
+    """A call of softmax on a GPU of which only the memory is there: programs write ``words`` words of records a warp."""
+
+    def __init__(self, programs, words, slowdowns=(1.2,)):
+        ref, workload = KERNELS["reduction"]
+        spec = execute.load_spec(ref)
+        (self.launch,), _ = compiler.launches_of(Case(spec.name, "triton", "forward", workload), spec, "sm_90")
+        self.programs, self.words, self.slowdowns = programs, words, [1.0, *slowdowns]
+        self.sizes = []
+
+    def __call__(self):
+        with mock.patch.object(torch, "empty", lambda size, **_: torch.zeros(size, dtype=torch.uint8)):
+            driver.CudaLauncher(None, offline.ask_compiler(self.launch).metadata)(self.programs, 1, 1, 0, 0)
+
+    def timed(self, _call):
+        return {"softmax_rows_kernel": [self.slowdowns.pop(0) * 1e-5]}
+
+    def recorded(self):
+        def created(launcher, _source, metadata):
+            launcher.warps, launcher.profile_scratch_size = metadata.num_warps, metadata.profile_scratch_size
+
+        def launched(launcher, x, *_):
+            self.sizes.append(size := launcher.profile_scratch_size)
+            own = _allocation._profile_allocator.get()(x * size, 128, 0).view(-1, size).numpy().view(np.uint32)
+            own[:, 0], own[:, 3] = 0xDEADBEEF, launcher.warps << int(np.log2(size / launcher.warps))
+            own[:, 1] = own[:, 6] = np.arange(x)
+            own[:, 2] = np.arange(x) % 132
+            own[:, 10 : 10 + launcher.warps] = self.words
+
+        with (
+            mock.patch.object(driver.CudaLauncher, "__init__", created),
+            mock.patch.object(driver.CudaLauncher, "__call__", launched),
+            mock.patch.object(torch.cuda, "synchronize"),
+            offline.targeting("sm_90"),
+        ):
+            return collector.recorded(self, "softmax", self.timed)["tilescope"]["launches"][0]
+
+
+def test_lost_records_get_more_room():
+    call = OneCall(programs=3, words=6000)
+    told = call.recorded()
+    assert (told["plain"], told["recorded"], told["lost"]) == (1e-5, 1.2e-5, 0)
+    # 4,096 words a warp do not hold them, 8,192 do.
+    assert [size >> 14 for size in call.sizes] == [1, 2, 2]
+
+
+def test_records_of_many_programs_get_less_room():
+    call = OneCall(programs=70_000, words=30)
+    told = call.recorded()
+    assert told["lost"] == 0 and len(told["programs"]) == 8
+    assert call.sizes[0] * 70_000 > 1 << 30 > call.sizes[-1] * 70_000
+
+
+def test_a_kernel_that_records_slow_down_gets_fewer_then_none():
+    assert OneCall(3, 10, slowdowns=(2.5, 1.5)).recorded()["kinds"] == sorted(records.LEVELS[1])
+    with pytest.raises(NotApplicable, match=r"slow softmax down 2\.1x, .* profile a problem whose programs do more"):
+        OneCall(3, 10, slowdowns=(4, 3, 2.1)).recorded()
 
 
 def test_sampled_programs_are_spread_over_the_launch():

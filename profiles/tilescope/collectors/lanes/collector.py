@@ -25,6 +25,8 @@ from tilescope.table.case import Case
 
 SUFFIX = ".trace.json.gz"
 
+#: Seconds of each kernel on the GPU by name: a call's sum, for each of several calls.
+Durations = Mapping[str, list[float]]
 #: Calls that are timed with records and without.
 REPETITIONS = 7
 #: The most that a kernel may take with records over without.
@@ -55,20 +57,20 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     run = execute.prepare(spec, case, "cuda")
     run()
     observe.once(run, out, case)
-    plain = _durations(run)
     try:
-        found = recorded(run, plain, case.kernel)
+        found = recorded(run, case.kernel, _durations)
     except records.NotRecordable as error:
         raise NotApplicable(str(error)) from None
     out.write_bytes(gzip.compress(json.dumps(found, separators=(",", ":")).encode(), mtime=0))
 
 
-def recorded(run: Callable[[], Any], plain: Mapping[str, list[float]], name: str) -> dict[str, Any]:
-    """The trace of a call. ``plain`` has the seconds of its kernels without records. Raises NotApplicable, NotRecordable."""
+def recorded(run: Callable[[], Any], name: str, timed: Callable[[Callable[[], Any]], Durations]) -> dict[str, Any]:
+    """The trace of a call of the kernel ``name``, which ``timed`` times. Raises NotApplicable, NotRecordable."""
     import torch  # noqa: PLC0415
 
     from tilescope.collectors.lanes import recording  # noqa: PLC0415
 
+    plain = timed(run)
     levels, slowdown = list(records.LEVELS), 1.0
     room, most = recording.ROOM, recording.LARGEST
     while levels:
@@ -92,7 +94,7 @@ def recorded(run: Callable[[], Any], plain: Mapping[str, list[float]], name: str
                 room = wanted
                 continue
             made.keeping = False
-            slow = _durations(run)
+            slow = timed(run)
             names = {launched.function for launched in made.launches}
             slowdown = _sum(slow, names) / _sum(plain, names)
             if slowdown > SLOWDOWN:
@@ -106,12 +108,12 @@ def recorded(run: Callable[[], Any], plain: Mapping[str, list[float]], name: str
     raise NotApplicable(_REFUSED.format(name, slowdown, SLOWDOWN))
 
 
-def _sum(seconds: Mapping[str, list[float]], names: set[str]) -> float:
+def _sum(seconds: Durations, names: set[str]) -> float:
     return sum(float(np.median(seconds[name])) for name in names if seconds.get(name)) or float("nan")
 
 
-def _durations(run: Callable[[], Any]) -> dict[str, list[float]]:
-    """Seconds of each kernel on the GPU by name: a call's sum, for each of several calls with a cold L2."""
+def _durations(run: Callable[[], Any]) -> Durations:
+    """The durations of a call with a cold L2."""
     import torch  # noqa: PLC0415
     from torch.autograd.profiler import profile  # noqa: PLC0415
 
