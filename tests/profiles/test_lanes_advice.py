@@ -80,6 +80,11 @@ def test_at_the_roof_waits_are_silent():
     assert not found(WAITS | EPILOGUE, moved=340 * MB)
 
 
+def test_without_a_time_waits_are_silent():
+    rows = [*cost(CASE), *values({f"{name}@lanes": value for name, value in WAITS.items()}, 0, CASE)]
+    assert not {one.rule for one in advice.findings(schema.frame(rows), GPU)} & OURS
+
+
 def _lane(warp, *spans, group="", program=0):
     """Spans of a lane one after the other: a kind, a name, what it waits for, and its length."""
     rows, at = [], 0.0

@@ -18,8 +18,11 @@ _UNEVEN = 1.3
 
 
 def waits(subject: Subject) -> Iterator[Finding]:
-    """The warps' longest losses by their records, where no roof is reached. Bound: 1 / (1 - their share of the time)."""
-    if subject.saturation >= bound.AT_ROOF:
+    """The warps' longest losses by their records, where no roof is reached. Bound: 1 / (1 - their share of the time).
+
+    Without a time nobody knows whether a roof is reached: a product that memory limits waits for its tiles, too.
+    """
+    if not subject.measured or subject.saturation >= bound.AT_ROOF:
         return
     for launch in subject.launches:
         for rule in (_tiles, _epilogue, _groups, _barriers, _conversions):
