@@ -113,7 +113,8 @@ def schemas() -> str:
 def library() -> str:
     """The library's kernels as they were recorded, each with its page of the gallery."""
     rows, _ = recorded_claims.every()
-    shown = Table(home.kernels(rows, store.list_runs([store.recorded_dir()]), {}), home.COLUMNS[:6])
+    kernels = home.kernels(rows, store.list_runs([store.recorded_dir()]), {}).sort_values("kernel")
+    shown = Table(kernels, home.COLUMNS[:6])
     cells = shown.cells(len(shown.rows))
     linked = [(f'<a href="gallery/{name}.html">{name}</a>', *others) for name, *others in cells]
     return f"# Recorded\n\n{table([column.title for column in shown.columns], linked)}\n"

@@ -12,8 +12,14 @@ function fitted(key, value) {
   return dark.matches && typeof value === "string" ? (darker[value] ?? value) : value
 }
 
+let turn = 0
+
 async function draw() {
+  const mine = ++turn
   for (const place of document.querySelectorAll(".figure")) {
+    // The browser paints each figure before the next is made.
+    await new Promise(done => setTimeout(done))
+    if (mine !== turn) return
     place.replaceChildren()
     place.toggleAttribute("data-dark", dark.matches)
     await Bokeh.embed.embed_item(JSON.parse(place.nextElementSibling.textContent, fitted), place)
