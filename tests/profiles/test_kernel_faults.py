@@ -306,6 +306,12 @@ def test_meant_code_has_no_warning(name):
     assert compiled(MEANT[name], wrong=False) == []
 
 
+def test_precision_of_the_environment_has_no_warning(monkeypatch):
+    monkeypatch.setenv("TRITON_F32_DEFAULT", "tf32")
+    launch, _ = DOUBTFUL["a product"]
+    assert compiled(launch, wrong=False) == []
+
+
 def tuned(kernel: Any, *arguments: Any, **options: Any) -> None:
     """Launches the kernel with an autotuner."""
     faulty.tuned(**options)(kernel)[lambda given: (2,)](*arguments)

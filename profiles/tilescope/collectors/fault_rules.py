@@ -7,6 +7,7 @@ found in ``captures``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -179,8 +180,9 @@ def undefined_lanes(subject: Subject) -> Iterator[Fault]:
 
 
 def fp32_as_tf32(subject: Subject) -> Iterator[Fault]:
-    """Products of fp32 operands as TF32, for which nobody asked."""
-    for line in sorted(subject.code.tf32) if subject.code else ():
+    """Products of fp32 operands as TF32, for which nobody asked: neither the code nor TRITON_F32_DEFAULT."""
+    unasked = subject.code.tf32 if subject.code and not os.environ.get("TRITON_F32_DEFAULT") else ()
+    for line in sorted(unasked):
         if kernel_syntax.default_precision(subject.launch.function.fn, line):
             what = "a GPU multiplies these fp32 operands of tl.dot as TF32, which keeps 10 bits of the mantissa"
             remedy = "say input_precision='ieee', or 'tf32' if its error is acceptable"

@@ -127,7 +127,9 @@ class Answers:
         number = device if isinstance(device, int) else None if device is None else torch.device(device).index
         if number not in (None, 0):
             self.refuse(f"cuda:{number}")
-            raise NoAnswer(f"cuda:{number} is an invalid device: one GPU is assumed, as torch.cuda.device_count() says")
+            raise NoAnswer(
+                f"cuda:{number} is an invalid device: one GPU is assumed: use cuda:0, or run the script where there are more"
+            )
         return 0
 
 

@@ -100,7 +100,9 @@ def _type(device: Any) -> str:
         return ""
     found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     if found.type == "cuda" and (found.index or 0) > 0:
-        raise RuntimeError(f"{found} is an invalid device: one GPU is assumed, as torch.cuda.device_count() says")
+        raise RuntimeError(
+            f"{found} is an invalid device: one GPU is assumed: use cuda:0, or run the script where there are more"
+        )
     return found.type
 
 
