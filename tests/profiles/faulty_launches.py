@@ -391,7 +391,8 @@ def rearranged_kernel(  # noqa: PLR0917
     elif WAY == "masked atomic":
         tl.atomic_add(out_ptr + at * 0, x, mask=at < n)
     else:
-        tl.store(out_ptr + at, tl.flip(x, 0), mask=at >= BLOCK - n)
+        x = tl.flip(x, 0)
+        tl.store(out_ptr + at, tl.where(x > 0, x, 0.0), mask=at >= BLOCK - n)
 
 
 @triton.jit

@@ -219,12 +219,12 @@ class Code:
             results.append(Value(varies=left.varies, empty=empty, along=along))
         return results
 
-    def _select(self, operation: Operation) -> list[Value]:
-        """A choice. That of ``tl.sort`` is between lanes, by their values."""
-        operands = self._operands(operation)
-        if _ANYWHERE in operands[0].along:
-            self._fill(operation, operands[0], _ANYWHERE)
-        return [_elementwise(operation, operands)]
+    def _compare(self, operation: Operation) -> list[Value]:
+        """A comparison. That of ``tl.sort`` is between lanes and those with which they were swapped."""
+        a, b = self._operands(operation)
+        if a.along and b.along and (_ANYWHERE in a.along) != (_ANYWHERE in b.along):
+            self._fill(operation, a, min(a.along))
+        return [_elementwise(operation, [a, b])]
 
     def _histogram(self, operation: Operation) -> list[Value]:
         if len(operands := self._operands(operation)) == 1:
@@ -462,7 +462,7 @@ _METHODS: dict[str, Callable[[Code, Operation], list[Value]]] = {
     "tt.histogram": Code._histogram,
     "tt.atomic_rmw": Code._atomic,
     "tt.reshape": Code._reshape,
-    "arith.select": Code._select,
+    **dict.fromkeys(("arith.cmpf", "arith.cmpi"), Code._compare),
     "tt.dot": Code._dot,
     "tt.get_program_id": Code._program,
     "tt.get_num_programs": Code._programs,
