@@ -83,7 +83,7 @@ def show(loaded: LoadedRun, interrupted: bool) -> int:
 
     A finding that the report's failures tell is left to them.
     """
-    from tilescope.models import faults, headline, step_text, terminal, text_table  # noqa: PLC0415
+    from tilescope.models import faults, headline, terminal, text_table  # noqa: PLC0415
     from tilescope.runs import steps  # noqa: PLC0415
 
     failures = loaded.run.failures
@@ -95,6 +95,8 @@ def show(loaded: LoadedRun, interrupted: bool) -> int:
     target = f" ({loaded.run.settings['target']})" if loaded.run.settings["target"] else ""
     terminal.say(*filter(None, ["" if told else first]), f"{device.where}{target}{predicted}")
     if step := steps.read(loaded.folder):
+        from tilescope.models import step_text  # noqa: PLC0415
+
         terminal.say(*step_text.lines(step, device))
     print(text_table.text(loaded))
     return report(loaded, interrupted, failures)
