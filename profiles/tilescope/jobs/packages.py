@@ -5,7 +5,6 @@ A process that finds such a folder first on its path imports the packages there 
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -115,7 +114,7 @@ def folder_of(packages: Packages) -> Path | None:
 def _install(words: Sequence[str], folder: Path) -> None:
     # torch comes with the libraries of its own CUDA. Other packages find what they need here.
     alone = [] if any(word.startswith("torch=") for word in words) else ["--no-deps"]
-    if importlib.util.find_spec("pip"):
+    if _installed("pip"):
         command = [sys.executable, "-m", "pip", "install", "--no-compile", "--disable-pip-version-check"]
     elif uv := shutil.which("uv"):
         command = [uv, "pip", "install", "--python", sys.executable]

@@ -217,7 +217,7 @@ def sample(collector: str, case: Case) -> bytes:
         data = {"case": case.to_json(), "rules": [rule, {**rule, "speedup": None}]}
     else:
         name = {"ncu": "raw_37_metrics_h200.csv", "ncu_source": "source_cuda_sass_h200.csv.gz",
-                "torch_profiler": "torch_profiler_trace.json"}[collector]  # fmt: skip
+                "torch_profiler": "torch_profiler_trace.json", "lanes": "lanes/product.trace.json.gz"}[collector]  # fmt: skip
         found = _fixture(name)
         return found if found[:2] == b"\x1f\x8b" else gzip.compress(found, mtime=0)
     raw = json.dumps(data).encode()
