@@ -152,4 +152,8 @@ def test_script_on_a_second_gpu_ends_in_a_line(tmp_path, capsys):
     script = tmp_path / "two.py"
     script.write_text("import torch\ntorch.zeros(4, device='cuda:1')\n")
     assert cli.main(["profile", "--runs", str(tmp_path), str(script)]) == 2
-    assert "cuda:1 is an invalid device" in capsys.readouterr().err.splitlines()[-1]
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "cuda:1 is an invalid device" in said and said.endswith(", line 2 of two.py)")
+    script.write_text("x = 3\nassert x == 4\n")
+    assert cli.main(["profile", "--runs", str(tmp_path), str(script)]) == 2
+    assert "AssertionError: assert x == 4, line 2 of two.py)" in capsys.readouterr().err.splitlines()[-1]

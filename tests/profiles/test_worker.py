@@ -60,3 +60,9 @@ def test_one_line_of_an_exception():
     assert main.line(ValueError("bad size\nmore")) == "bad size"
     assert main.line(RuntimeError("boom\nmore")) == "RuntimeError: boom"
     assert main.line(KeyError()) == "KeyError"
+    try:
+        assert {1: "a"} == {}
+    except AssertionError as error:
+        assert (
+            main.line(AssertionError().with_traceback(error.__traceback__)) == 'AssertionError: assert {1: "a"} == {}'
+        )

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
 
+import tilescope_kernels
+
 from tilescope.captures import SPEC_FILE
 from tilescope.jobs import triton_cache
 from tilescope.jobs.job import Job
@@ -95,9 +97,10 @@ def run_script(
 
 
 def placed(error: Exception) -> str:
-    """The first line of the error's message, with the line of the user's code that raised it."""
+    """The first line of the error's message, or the code that raised it without one, with the line of the user's code."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
-    message, places = str(error), [(frame.filename, frame.lineno) for frame in frames]
+    message = str(error) or next((frame.line or "" for frame in frames[-1:]), "")
+    places = [(frame.filename, frame.lineno) for frame in frames]
     if isinstance(error, SyntaxError) and error.filename:
         message, places = error.msg, [(error.filename, error.lineno)]
     where = [f"line {line} of {Path(file).name}" for file, line in places[-1:]]
@@ -107,7 +110,8 @@ def placed(error: Exception) -> str:
 def is_own(file: str) -> bool:
     """Whether a file is the user's: neither of an installed package, nor of Python, nor of Tilescope."""
     path, library = Path(file).resolve(), Path(sysconfig.get_path("stdlib")).resolve()
-    others = {library, Path(__file__).resolve().parents[1]} & {*path.parents}
+    internal = Path(tilescope_kernels.__file__).resolve().with_name("dispatch.py")
+    others = {library, Path(__file__).resolve().parents[1], internal} & {path, *path.parents}
     return path.is_file() and not others and not {"site-packages", "dist-packages", SPEC_FILE} & {*path.parts}
 
 

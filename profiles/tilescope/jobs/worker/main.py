@@ -63,12 +63,17 @@ def main(arguments: list[str]) -> int:
 
 
 def line(error: BaseException) -> str:
-    """An exception in one line: the first line of its message, after its type unless it is a ValueError."""
+    """An exception in one line: the first line of its message, after its type unless it is a ValueError.
+
+    An assertion without a message is followed by the line of code that failed.
+    """
     try:
         said = str(error)[:_SAID]
     except Exception:  # str() of a kernel's own exception may raise
         said = ""
     text = next((part.strip() for part in said.splitlines() if part.strip()), "")
+    if isinstance(error, AssertionError) and not text:
+        text = next((frame.line or "" for frame in traceback.extract_tb(error.__traceback__)[-1:]), "")
     plain = isinstance(error, ValueError) and text
     return text if plain else f"{type(error).__name__}: {text}" if text else type(error).__name__
 
