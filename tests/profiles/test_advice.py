@@ -85,6 +85,9 @@ def test_a_product_without_tensor_cores() -> None:
     assert not finding.measured
     assert "no-tensor-cores" not in rules(find({"tensor_instructions@compiler": 4}, of=case, flops=flops))
     assert "no-tensor-cores" not in rules(find({"tensor_instructions@compiler": 0}, of=case, flops=MB))
+    assert "no-tensor-cores" not in rules(
+        find({"tensor_instructions@compiler": 0}, of=case, flops=0, read=0, written=0)
+    )
     for requested, told in ((flops, True), (MB, False)):  # not what the cost says, which may be another kernel's
         own = {"tensor_instructions@compiler": 0, "requested_flops@interpreter": requested}
         assert ("no-tensor-cores" in rules(find(own, of=case, flops=flops))) == told

@@ -88,3 +88,12 @@ def test_note_names_what_cannot_be_recorded(tmp_path):
     (note, *_) = capture.notes
     assert "test_capture_notes.py" in note
     assert "odd_arguments_kernel's name is a object, which cannot be recorded" in note
+
+
+def test_note_of_a_floor_is_only_where_nothing_counted(tmp_path):
+    for limit, collect, noted in ((0, ["compiler"], 1), (0, ["compiler", "interpreter"], 0), (12, ["compiler"], 0)):
+        with Capture("sm_90", limit) as capture:
+            foreign.gather(torch.randn(64, 64).cuda(), torch.tensor([3, 3, 9]).cuda())
+        job = capture.job(collect, runs_dir=tmp_path)
+        assert {case.workload for case in job.cases} == {"64x64x3-fp32"}
+        assert sum("accesses were not counted" in note for note in job.notes) == noted

@@ -54,7 +54,7 @@ def no_tensor_cores(subject: Subject) -> Iterator[Finding]:
     if not (pipe and flops and all(needed) and counted) or any(value.value > 0 for value in (*worked, counted)):
         return
     done = [flops, *filter(None, [subject.total("requested_flops", "interpreter")])]
-    if min(value.value for value in done) < _INTENSITY * sum(value.value for value in needed if value):
+    if min(value.value for value in done) <= _INTENSITY * sum(value.value for value in needed if value):
         return
     tensor, cuda = subject.roof(pipe), subject.roof("fp32")
     if not (tensor and cuda and cuda.value):
