@@ -1,6 +1,7 @@
 """What a capture says of launches that it did not make or record, or that a GPU would refuse."""
 
 import multiprocessing
+import runpy
 
 import pytest
 import torch
@@ -97,3 +98,19 @@ def test_note_of_a_floor_is_only_where_nothing_counted(tmp_path):
         job = capture.job(collect, runs_dir=tmp_path)
         assert {case.workload for case in job.cases} == {"64x64x3-fp32"}
         assert sum("accesses were not counted" in note for note in job.notes) == noted
+
+
+def test_kernels_of_long_names_are_recorded_apart(tmp_path):
+    kernels = [
+        f"""
+@triton.jit
+def {"k" * 5000}{end}(x, BLOCK: tl.constexpr):
+    tl.store(x + tl.arange(0, BLOCK), {end})
+"""
+        for end in "12"
+    ]
+    (tmp_path / "long.py").write_text("import triton\nimport triton.language as tl\n" + "".join(kernels))
+    with Capture("sm_90") as capture:
+        for kernel in list(runpy.run_path(str(tmp_path / "long.py")).values())[-2:]:
+            kernel[(1,)](torch.zeros(16, device="cuda"), 16)
+    assert len({*capture.write(tmp_path / "records")}) == 2

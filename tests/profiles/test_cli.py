@@ -216,6 +216,8 @@ def test_long_names_are_cut_in_their_middle(capsys, tmp_path):
     for given in (["show", "latest"], ["advise", "latest"]):
         out = tilescope(capsys, *given)[1]
         assert "…k" in out and "end" in out and max(map(len, out.splitlines())) < 1000
+    for name in ("q" * 5000, "q/" * 5000):  # too long for a path
+        assert tilescope(capsys, "show", name)[2].startswith("tilescope: no run")
 
 
 @pytest.mark.parametrize("name", ["../../x", "..x", ".x.y", "a..b"])

@@ -51,6 +51,8 @@ MOST_BYTES, MOST_SITES = 512 << 20, 16
 FEW, COMPILED = 64, 10.0
 #: Values of a constant at one call site from which its variants are too many.
 MANY_VARIANTS = 8
+#: The longest name of a kernel in bytes: it names a folder.
+_LONGEST = 200
 
 
 @dataclass
@@ -161,7 +163,7 @@ class Recorder:
         return "their tensors hold more than can be kept" if held >= MOST_BYTES else ""
 
     def _name(self, function: str) -> str:
-        plain = re.sub(r"\W", "_", function)
+        plain = re.sub(r"\W", "_", function).encode()[:_LONGEST].decode(errors="ignore")
         taken = {kernel.name for kernel in self.kernels}
         return next(name for name in (plain, *(f"{plain}_{n}" for n in range(2, 1000))) if name not in taken)
 

@@ -111,13 +111,13 @@ def find(text: str, folders: Iterable[Path] | None = None) -> Path:
     no run fits or several do.
     """
     if os.sep in text or text in (".", ".."):
-        if not Path(text).is_dir():
+        if not _is_folder(text):
             raise StoreError(f"no run at {text}: 'tilescope show' lists the runs there are")
         return Path(text)
     known = {path.name.removeprefix(PARTIAL): path for path in reversed(list(_folders(folders)))}
     if text in known:
         return known[text]
-    if Path(text).is_dir() and (Path(text) / "run.json").is_file():
+    if _is_folder(text) and (Path(text) / "run.json").is_file():
         return Path(text)
     if text == LATEST:
         newest = _newest(folders)
@@ -200,6 +200,12 @@ def _labelled(summary: Summary) -> Summary:
     """The summary with what its user says of the run; recordings have no labels."""
     said = labels.Labels() if summary.recorded else labels.read(summary.path)
     return dataclasses.replace(summary, title=said.name or summary.title, tags=said.tags, note=said.note)
+
+
+def _is_folder(text: str) -> bool:
+    with contextlib.suppress(OSError):  # a text that is too long for a path
+        return Path(text).is_dir()
+    return False
 
 
 def _folders(folders: Iterable[Path] | None) -> Iterator[Path]:
