@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tilescope import cli
+from tilescope_dashboard.report import site as site_pages
 
 from .conftest import RUN
 
@@ -36,9 +37,16 @@ def test_site_has_a_page_for_each_kernel(site: Path) -> None:
 
 
 def test_site_writes_hostile_names_as_text(site: Path) -> None:
-    (hostile,) = site.glob("*script*-1.html")
+    (hostile,) = site.glob("*script*~1.html")
     for page in (site / "index.html", hostile):
         assert "<script>document" not in page.read_text()
+
+
+def test_file_names_of_alike_kernels_differ() -> None:
+    kernels = ["softmax", "Softmax", "index", "model-1", "a?", "a/", "a--5", "a-", "x" * 300, "x" * 301, "é", "-"]
+    names = [site_pages.file_name(kernel, number) for number, kernel in enumerate(kernels)]
+    assert names[0] == "softmax" and len({name.lower() for name in names} - {"index", "model-1"}) == len(kernels)
+    assert max(map(len, names)) < 200
 
 
 def test_site_opens_from_its_folder_offline(site: Path, chromium: Any) -> None:
@@ -83,3 +91,9 @@ def test_site_says_what_it_cannot_show(runs: Path, tmp_path: Path, capsys: pytes
     assert f"no run in {tmp_path}" in said(str(tmp_path))
     assert "did you mean 'softmax'?" in said(str(runs), "--kernel", "softmx")
     assert not (tmp_path / "out").exists()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "index.html").write_text("mine")
+    assert "has an index.html of something else" in said(str(runs))
+    assert [one.read_text() for one in (tmp_path / "out").iterdir()] == ["mine"]
+    assert cli.main(["site", str(runs / RUN / "run.json"), str(runs)]) == 2
+    assert "run.json is a file: name a folder" in capsys.readouterr().err

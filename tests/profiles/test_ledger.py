@@ -101,6 +101,11 @@ def test_suggestions_good_step_is_told_so():
     assert next_steps.already_good(found, []).startswith("This step is already good: 83 %")
 
 
+def test_suggestions_no_floor_is_not_zero():
+    unknown = ledger.of(step(launch(0, 12, operator=None), window=12), DEVICE)
+    assert "; no floor is known" in next_steps.already_good(unknown, [])
+
+
 def test_suggestions_cpu_bound_step_wants_a_graph():
     late = [launch(40 * n, 11, call=(40 * n - 1) * US, operator=None) for n in range(50)]
     of = step(*late, window=2000, next_call=1999 * US)

@@ -122,6 +122,13 @@ def test_step_of_another_tools_trace_is_found(mark, optimizer, found, window, tm
     assert (step.found, step.window) == (found, pytest.approx(window))
 
 
+def test_step_marks_without_launches_are_passed_over(tmp_path):
+    trace = Trace()
+    train(trace, 1000, "ignored")
+    trace.range("ProfilerStep#7", 5000, 5100, "user_annotation")
+    assert whole(trace, tmp_path).found == "the whole trace"
+
+
 def test_step_stop_and_absence_of_the_cpu_are_noted(tmp_path):
     trace = Trace()
     train(trace, 1000, "tilescope.step#0")

@@ -129,7 +129,9 @@ def test_requirement_is_installed_once(index, capfd):
     (["--to", "triton"], "'triton' names no release: give triton==3.9"),
     (["--to", "demo==7.0"], "demo==7.0 cannot be installed: ERROR: No matching distribution found for demo==7.0"),
     (["--to", "demo==2.0", "--bisect"], "--bisect needs one exact release on each side"),
-    (["missing.py", "--to", "NAME=1"], "the installed packages: missing.py cannot be run"),
+    (["missing.py", "--to", "demo==7.0"], "missing.py cannot be run: no such file"),
+    (["--to", ""], "'' names no release"),
+    (["--from", "pytest>=1", "NAME=1", "--to", "NAME=1"], "both sides use the same packages: NAME=1"),
 ])  # fmt: skip
 def test_bad_packages_are_refused_in_a_line(index, kit, arguments, said, capfd):
     assert cli.main(["upgrade", *arguments]) == 2

@@ -23,14 +23,24 @@ from tilescope_dashboard.report.runs import model_parts, run_part
 from tilescope_dashboard.topics import history, home, sizes
 
 _VERDICT = Column("verdict", "verdict")
+_INDEX, _SEARCH, _MODEL = "index.html", "site.js", "model-"
+#: Most characters of a kernel's name in its page's.
+_LONGEST = 100
 
 
 def write(out: Path, runs: Sequence[Summary], kernels: Sequence[str], title: str, say: Callable[[str], None]) -> int:
-    """Writes the pages of these kernels of the runs, newest first, into ``out``. Returns their size in bytes."""
+    """Writes the pages of these kernels of the runs, newest first, into ``out``. Returns their size in bytes.
+
+    Raises ValueError where that would replace a page of something else.
+    """
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file: name a folder for the pages")
+    if (out / _INDEX).exists() and not (out / _SEARCH).exists():
+        raise ValueError(f"{out} has an {_INDEX} of something else: name another folder")
     out.mkdir(parents=True, exist_ok=True)
     scripts = html.scripts_of_figures()
-    pages = {name: f"{_file_name(name, number)}.html" for number, name in enumerate(kernels)}
-    written, parts = {**scripts, "site.js": html.script("site.js")}, {}
+    pages = {name: f"{file_name(name, number)}.html" for number, name in enumerate(kernels)}
+    written, parts = {**scripts, _SEARCH: html.script(_SEARCH)}, {}
     for number, name in enumerate(kernels, 1):
         say(f"[{number}/{len(kernels)}] {name}")
         part = _of_kernel(tuple(runs), name)
@@ -38,18 +48,20 @@ def write(out: Path, runs: Sequence[Summary], kernels: Sequence[str], title: str
         written[pages[name]] = html.site_page("site_kernel.html", name, scripts, part=part, kernel=parts[name])
     models = []
     for number, summary in enumerate(run for run in runs if steps.has(run.path)):
-        loaded, file = run_cache.open_cached(summary.path), f"model-{_file_name(summary.id, number)}.html"
+        loaded, file = run_cache.open_cached(summary.path), f"{_MODEL}{file_name(summary.id, number)}.html"
         shown, name = tuple(model_parts(loaded)), summary.title or summary.id
         written[file] = html.site_page("site_model.html", name, scripts, parts=shown, run=loaded.run)
         models.append((file, name, shown[0].text))
-    written["index.html"] = _index(runs, pages, parts, models, title)
+    written[_INDEX] = _index(runs, pages, parts, models, title)
     return sum((out / name).write_bytes(text.encode()) for name, text in written.items())
 
 
-def _file_name(kernel: str, number: int) -> str:
-    """The kernel's name as a file's: another tool's kernel may have any name."""
+def file_name(kernel: str, number: int) -> str:
+    """The kernel's name as a file's: another tool's kernel may have any name. Only numbered names have ``~`` in them."""
     plain = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_-") else "-" for letter in kernel)
-    return plain if plain == kernel and kernel != "index" else f"{plain[:60]}-{number}"
+    # Some file systems take capitals for small letters.
+    keeps = plain == kernel.lower() and kernel != "index" and not kernel.startswith(_MODEL) and len(plain) <= _LONGEST
+    return plain if keeps else f"{plain[:_LONGEST]}~{number}"
 
 
 def _of_kernel(runs: tuple[Summary, ...], name: str) -> RunPart:
@@ -99,7 +111,7 @@ def _index(
     days = sorted(summary.started[:10] for summary in runs)
     devices = ", ".join(dict.fromkeys(filter(None, (summary.device for summary in runs))))
     return html.site_page(
-        "site_index.html", title, ["site.js"], sentence=home.sentence(rows), stats=home.stats(rows, claims.verdicts(known)),
+        "site_index.html", title, [_SEARCH], sentence=home.sentence(rows), stats=home.stats(rows, claims.verdicts(known)),
         table=Table(rows, (*known_of, *said)), models=models, pages=pages, abouts={name: part.about for name, part in parts.items()},
         about=f"From {several(len(runs), 'run')} on {devices}, {' to '.join(dict.fromkeys((days[0], days[-1])))}.",
     )  # fmt: skip

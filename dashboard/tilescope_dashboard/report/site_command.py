@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     for name in arguments.kernel:
         if name not in known:
             raise ValueError(unknown("kernel", name, known))
-    chosen = arguments.kernel or list(known)
+    chosen = list(dict.fromkeys(arguments.kernel)) or list(known)
     size = site.write(arguments.output, runs, chosen, arguments.title, lambda said: print(said, file=sys.stderr))
     print(f"{arguments.output / 'index.html'}: {size / 1e6:.2g} MB, opens offline")
     return 0

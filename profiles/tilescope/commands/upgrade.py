@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tilescope.commands import choices, code_text, running
+from tilescope.commands import choices, code_text, profile, running
 
 if TYPE_CHECKING:
     from tilescope.jobs.packages import Packages
@@ -65,8 +65,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     sides = [packages.read(words) for words in (arguments.before, arguments.after)]
     releases = packages.releases_between(*sides) if arguments.bisect else []
-    for side in sides:
-        packages.folder_of(side)  # what cannot be installed is said before anything runs
+    for script in filter(profile.is_script, arguments.kernels[-1:]):
+        if not Path(script).is_file():
+            raise ValueError(f"{script} cannot be run: no such file")
+    # What cannot be installed is said before anything runs.
+    used = [(packages.folder_of(side), side.folders, side.variables) for side in sides]
+    if used[0] == used[1]:
+        raise ValueError(f"both sides use the same packages: {sides[1].name}")
     baseline, candidate = (Side(_profiled(side, arguments)) for side in sides)
     found = upgrade.Upgrade(baseline, candidate, (sides[0].name, sides[1].name))
     steps = list(_bisected(found, releases, arguments)) if found.worse else []

@@ -61,7 +61,7 @@ def read(words: Sequence[str]) -> Packages:
     for word in words:
         if named := _VARIABLE.fullmatch(word):
             variables[named[1]] = named[2]
-        elif Path(word).is_dir():
+        elif word and Path(word).is_dir():
             folders.append(_site(Path(word).absolute()))
         else:
             requirements.append(_requirement(word))

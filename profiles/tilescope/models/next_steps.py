@@ -69,11 +69,15 @@ def already_good(ledger: Ledger, found: Sequence[Suggestion]) -> str:
     """What to tell of a step for which nothing is suggested, or an empty text."""
     if found:
         return ""
+    least = units.text(WORTH, "ratio", 2)
+    nothing = f"No change that Tilescope knows would save {least} of this step"
+    if not any(entry.floor for entry in ledger.entries):
+        return f"{nothing}; no floor is known: CUDA graphs and traces without record_shapes=True have none."
     share = ledger.parts["floor"] / ledger.step if ledger.step else 0.0
     reached = f"{units.text(share, 'ratio', 2)} of the step is at the roofs"
     if share >= _ALREADY:
-        return f"This step is already good: {reached}, and no change that Tilescope knows would save {WORTH:.0%} of it."
-    return f"No change that Tilescope knows would save {WORTH:.0%} of this step; {reached}."
+        return f"This step is already good: {reached}, and no change that Tilescope knows would save {least} of it."
+    return f"{nothing}; {reached}."
 
 
 def _graph(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:

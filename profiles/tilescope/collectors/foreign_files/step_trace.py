@@ -102,8 +102,9 @@ def read(path: Path, found: str = "") -> Step | None:
     trace = _read(path)
     if not trace.gpu:
         return None
-    intervals, said = _steps(trace)
-    launches = _by_step(trace, intervals)
+    intervals, said, launches = next(
+        (marked, found, launches) for marked, found in _steps(trace) if (launches := _by_step(trace, marked))
+    )
     windows = _windows(trace, launches, intervals)
     whole = {number: size for number, size in windows.items() if number + 1 in windows} or windows
     if not whole:
@@ -149,17 +150,17 @@ def _keep(trace: _Trace, event: _Event) -> None:
             trace.ranges.setdefault((event.pid, event.tid), []).append(event)
 
 
-def _steps(trace: _Trace) -> tuple[list[tuple[float, float]], str]:
-    """The CPU's time of each step, and what the steps are."""
+def _steps(trace: _Trace) -> Iterator[tuple[list[tuple[float, float]], str]]:
+    """The CPU's time of each step, and what the steps are, the best marks first. Marks may have no launch between them."""
     for marks, said in ((trace.marks, ""), (trace.profiler_marks, "a step of torch.profiler")):
         if marks:
-            return sorted((mark.ts or 0.0, mark.end) for mark in marks), said
+            yield sorted((mark.ts or 0.0, mark.end) for mark in marks), said
     for name in dict.fromkeys(mark.name for mark in trace.optimizer_marks):
         ends = sorted(mark.end for mark in trace.optimizer_marks if mark.name == name)
         if len(ends) > 2:
             what = name.removeprefix(_OPTIMIZER).partition(".")[0]
-            return list(itertools.pairwise(ends)), f"from one step of {what} to the next"
-    return [(float("-inf"), float("inf"))], "the whole trace"
+            yield list(itertools.pairwise(ends)), f"from one step of {what} to the next"
+    yield [(float("-inf"), float("inf"))], "the whole trace"
 
 
 def _called(trace: _Trace, event: _Event) -> _Event | None:
