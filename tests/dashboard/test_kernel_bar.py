@@ -1,5 +1,6 @@
 """The bar over the views: what is chosen there is every view's and in the address, and Back takes it back."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,16 @@ def test_several_baselines_of_an_address_stay(bar: KernelBar) -> None:
     bar.state.compared = both
     assert bar.state.compared == both
     assert "2 baselines" in field(bar, "baseline").options
+
+
+def test_labels_name_triton_where_versions_differ(bar: KernelBar) -> None:
+    found = [run for run in store.list_runs([store.recorded_dir()]) if "softmax" in run.kernels]
+    bar.state.param.update(runs=found, run=found[-1].id)
+    assert not any("Triton" in label for name in ("run", "baseline") for label in field(bar, name).options)
+    bar.state.runs = [dataclasses.replace(found[0], triton="3.7.0"), *found[1:]]
+    assert [label for label in field(bar, "run").options if "Triton 3.7.0" in label]
+    assert all("Triton 3." in label for label in field(bar, "run").options)
+    assert [label for label in field(bar, "baseline").options if "Triton 3.7.0)" in label]
 
 
 @pytest.mark.parametrize(("label", "panel"), [("GPU", "gpu"), ("Profile", "profile"), ("This run", "run")])

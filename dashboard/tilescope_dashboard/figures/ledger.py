@@ -22,7 +22,7 @@ def ledger(found: Ledger | None, look: Theme) -> figure:
     )  # fmt: skip
     colours = {
         "floor": look.series[2], "above": look.series[1], "unknown": look.series[5], "copies": look.series[3],
-        "communication": look.series[0], "gaps": look.muted, "cpu": look.warning, "idle": look.line,
+        "communication": look.series[0], "gaps": look.muted, "cpu": look.series[4], "idle": look.line,
     }  # fmt: skip
     items, left = [], 0.0
     for place, (name, seconds) in enumerate(found.parts.items()):

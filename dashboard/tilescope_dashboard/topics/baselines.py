@@ -42,7 +42,18 @@ def possible(
         f"{name}, {'in this run' if s.id == loaded.run.id else f'{dated(s.title, s.started)} ({s.device})'}": f"{s.id}::{name}"
         for name, s in others_of
     }
-    return own | {f"{s.started[:16].replace('T', ' ')} {s.title} ({s.device})": s.id for s in others} | renamed
+    made_by = tritons(readable)
+    dates = {
+        f"{s.started[:16].replace('T', ' ')} {s.title} ({', '.join([s.device, *made_by.get(s.id, [])])})": s.id
+        for s in others
+    }
+    return own | dates | renamed
+
+
+def tritons(runs: Iterable[store.Summary]) -> dict[str, list[str]]:
+    """Each run's version of Triton, for its label; empty where the runs do not differ in it."""
+    known = {s.id: s.triton for s in runs if s.triton}
+    return {run: [f"Triton {version}"] for run, version in known.items() if len(set(known.values())) > 1}
 
 
 def before(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summary]) -> str:

@@ -19,8 +19,8 @@ from tilescope_dashboard.topics.sentence import Sentence
 KERNELS = (
     Column("function", "kernel"), Column("operator", "operator"), Column("module", "module"), Column("pass", "pass"),
     Column("launches", "launches", "count"), Column("time", "time", "second"), Column("share", "of step", "ratio"),
-    Column("above", "above roof", "second"), Column("roof", "roof"), Column("moved", "counted", "byte"),
-    Column("needed", "modelled", "byte"), Column("site", "line"),
+    Column("above", "above roof", "second"), Column("roof", "roof"), Column("moved", "counted (B)", "byte"),
+    Column("needed", "modelled (B)", "byte"), Column("site", "line"),
 )  # fmt: skip
 MODULES = (
     Column("module", "module"), Column("launches", "launches", "count"), Column("time", "time", "second"),

@@ -124,7 +124,8 @@ class KernelBar(layout.Part):
             known = dict.fromkeys(getattr(one, field) for one in cases)
             _offer(widget, {name: name for name in known}, case and getattr(case, field))
         _offer(self._baseline, *self._baselines())
-        labels = {_label(run): run.id for run in state.runs if not run.error}
+        made_by = baselines.tritons(state.runs)
+        labels = {_label(run, *made_by.get(run.id, [])): run.id for run in state.runs if not run.error}
         if state.run not in labels.values():
             # Without a matching option the widget would choose another run itself.
             labels = {f"{short(state.run, 40)} · cannot be shown" if state.run else ABSENT: state.run, **labels}
@@ -173,9 +174,10 @@ def _offer(widget: Choice, options: dict[str, str], value: Any) -> None:
     widget.offer(options or {ABSENT: ABSENT}, value if options else ABSENT, anew=True)
 
 
-def _label(run: store.Summary) -> str:
+def _label(run: store.Summary, *made_by: str) -> str:
     """Label of a run, its GPU and time first, as a narrow list cuts the end. The end of the id tells runs of one minute apart."""
     kind = "recorded" if run.recorded else "" if run.measured else "predicted"
     when = f"{datetime.fromisoformat(run.started):%-d %b %H:%M}" if run.started else ""
     first = " ".join(filter(None, [kind, when]))
-    return " · ".join(filter(None, [run.device.removeprefix("NVIDIA "), first, short(run.title, 40), run.id[-4:]]))
+    parts = [run.device.removeprefix("NVIDIA "), first, *made_by, short(run.title, 40), run.id[-4:]]
+    return " · ".join(filter(None, parts))

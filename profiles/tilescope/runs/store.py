@@ -243,6 +243,7 @@ def _summarise(path: Path) -> Summary:
             cases=len(table[schema.CASE_COLUMNS].drop_duplicates()),
             failures=len(run.failures),
             complete=run.complete,
+            triton=run.versions.get("triton", ""),
         )
     except StoreError as error:
         return Summary(id=name, path=path, error=str(error))

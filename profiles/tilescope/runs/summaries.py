@@ -25,7 +25,10 @@ _KIND, _KEPT = "run-summaries", 4096
 
 @dataclass(frozen=True)
 class Summary:
-    """A run in a list. A user's name for it is its ``title``. ``error`` says why the run cannot be opened and what to do; it is empty otherwise."""
+    """A run in a list. A user's name for it is its ``title``. ``error`` says why the run cannot be opened and what to do; it is empty otherwise.
+
+    ``triton`` is the version of Triton that compiled the kernels.
+    """
 
     id: str
     path: Path
@@ -42,6 +45,7 @@ class Summary:
     error: str = ""
     tags: tuple[str, ...] = ()
     note: str = ""
+    triton: str = ""
 
     def in_one_line(self) -> tuple[str, str]:
         """The device, and the title or else the kernels with the tags, both as printable text."""
