@@ -1,6 +1,7 @@
 """Changes between two sides, and reasons not to compare them."""
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 
@@ -85,6 +86,15 @@ def test_renamed_kernel_is_compared_with_its_former_name(capsys, tmp_path):
     assert main(["compare", *(str(written(run, tmp_path)) for run in (old, new))]) == 0
     out = capsys.readouterr().out
     assert "add_v1 → v2" in out and "+100.0 %" in out and "-x = 1\n+x = 2" in out
+
+
+def test_command_doubts_runs_of_two_processes(capsys, tmp_path):
+    sides = [str(written(a_run(factor), tmp_path)) for factor in (1.0, 1.3)]
+    said = "the runs are from different processes"
+    assert main(["compare", *sides]) == 0 and f"note: {said}" in capsys.readouterr().out.replace("\n", " ")
+    assert main(["compare", *sides, "--json"]) == 0
+    (one,) = json.loads(capsys.readouterr().out)["comparisons"]
+    assert [doubt.startswith(said) for doubt in one["doubts"]] == [True]
 
 
 def written(loaded, folder):
