@@ -74,7 +74,9 @@ def test_commands_of_a_page_are_accepted(page: Path) -> None:
         if words[0] == "make":
             assert words[1] in targets, words
         elif words[0] == "tilescope":
-            given, _ = profile.split(words[1:])
+            given, of_script = profile.split(words[1:])
+            if of_script:
+                profile.own_arguments(given[-1], of_script)
             if given != ["recordings", "--help"]:
                 known, rest = cli.parser(given[0]).parse_known_args(given)
                 assert known.command == given[0] and not [one for one in rest if one.startswith("-")], words

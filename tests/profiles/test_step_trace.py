@@ -153,7 +153,9 @@ def test_opened_trace_has_a_ledger_with_modelled_bytes(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "modelled" in said
     assert "counted" not in said
+    opened = modelling.open_model(str(folder))
     (folder / steps.FILE).write_bytes(b"{")
+    assert len(opened.problems) == 3 and "modelled" in repr(opened)
     with pytest.raises(store.StoreError, match="cannot be read"):
         steps.read(folder)
 
@@ -307,6 +309,8 @@ def test_problems_file_gives_tune_the_workloads_of_a_step(tmp_path):
     path.write_text("[1]")
     with pytest.raises(ValueError, match="is no file of problems"):
         step_problems.read(path, "matmul")
+    with pytest.raises(ValueError, match=r"no file missing\.json: make it with 'tilescope model --problems"):
+        step_problems.read(Path("missing.json"), "matmul")
 
 
 def test_library_is_suggested_with_a_recording_where_it_is_faster():

@@ -131,11 +131,13 @@ def _solved(kernel: str, sizes: Sequence[int], dtype: str, direction: str) -> So
 
 def read(file: Path, kernel: str) -> list[str]:
     """The workloads of a kernel in a file of problems. Raises ValueError, in one line, for another file, and for a kernel that it lacks."""
+    if not file.is_file():
+        raise ValueError(f"no file {file}: make it with 'tilescope model --problems {file} script.py'")
     try:
         known: list[Problem] = json_shape.fit(bounded_reading.data_of(file), list[Problem], "it")
     except (bounded_reading.Unreadable, json_shape.Misfit) as error:
         raise ValueError(
-            f"{file} is no file of problems ({error}): make it with 'tilescope model script.py --problems {file}'"
+            f"{file} is no file of problems ({error}): make it with 'tilescope model --problems {file} script.py'"
         ) from error
     found = list(dict.fromkeys(one.workload for one in known if one.kernel == kernel))
     if not found:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import functools
 import json
 import tempfile
 import types
@@ -46,9 +47,9 @@ _NO_STEPS = (
 class ModelProfile(Profile):
     """The run of a model's step. Its text is the ledger, what to do next, and the kernels with the most time above their roof."""
 
-    @property
+    @functools.cached_property
     def step(self) -> Step:
-        """The step. Raises StoreError for a damaged file, and where the run is of no step."""
+        """The step, which is read once: it may have 100,000 launches. Raises StoreError for a damaged file, and where the run is of no step."""
         found = steps.read(self.folder)
         if found is None:
             raise store.StoreError(f"{self.run.id} is of no model's step: make one with 'tilescope model script.py'")
