@@ -1,5 +1,6 @@
 """Naming, tagging, annotating and deleting the open run."""
 
+import shutil
 from pathlib import Path
 from types import ModuleType
 
@@ -33,6 +34,17 @@ def test_delete_asks_once_then_opens_another_run(dialog: RunDialog, tmp_path: Pa
     assert not (tmp_path / RUN).exists()
     assert dialog.state.run not in ("", RUN) and dialog.state.kernel == "softmax"
     assert dialog.state.loaded.run.id == dialog.state.run
+
+
+def test_run_deleted_elsewhere_is_left_and_told_once(dialog: RunDialog, tmp_path: Path) -> None:
+    state = dialog.state
+    shutil.rmtree(tmp_path / RUN)
+    state.view = "sizes"
+    assert state.run not in ("", RUN) and state.kernel == "softmax" and state.loaded.run.id == state.run
+    assert f"run '{RUN}' was deleted" in state.ignored and RUN not in [run.id for run in state.runs]
+    state.ignored = ""
+    state.view = "summary"
+    assert state.ignored == ""
 
 
 def test_delete_without_permission_keeps_the_run(dialog: RunDialog, tmp_path: Path) -> None:

@@ -75,10 +75,23 @@ class State(param.Parameterized):
         self.ignored = "; ".join(self._keep_case(asked=True))
         self.param.watch(self._follow_choice, ["run", "kernel", "compared", "case"])
         self.param.watch(self._keep_panel, "panel")
+        self.param.watch(self._leave_deleted, ["runs", "view"])
 
     def refresh(self) -> None:
         """List the runs on disk again."""
         self.runs = store.list_runs()
+
+    def _leave_deleted(self, *_: param.parameterized.Event) -> None:
+        """Open the kernel's best run where the open one was deleted, and say so once."""
+        if self.loaded is None or self.loaded.folder.exists():
+            return
+        try:
+            self._folder()
+        except (store.StoreError, OSError):
+            gone, listed = self.run, store.list_runs()
+            found = best_run(listed, self.kernel)
+            self.param.update(runs=listed, run=found.id if found else "", kernel=self.kernel)
+            self.ignored = f"run {url_state.shown(gone)} was deleted: another run is open"
 
     def take(self, search: str) -> None:
         """Take the valid values of an address's query, and name the others in ``ignored``."""

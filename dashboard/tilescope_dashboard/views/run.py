@@ -18,7 +18,6 @@ from tilescope_dashboard import report
 from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.components.download import link, reason
 from tilescope_dashboard.components.panel_dialog import PanelDialog
-from tilescope_dashboard.data.best_run import best_run
 from tilescope_dashboard.data.exports import stem
 from tilescope_dashboard.data.run_cache import open_cached
 from tilescope_dashboard.data.url_state import run_folder
@@ -81,10 +80,8 @@ class RunDialog(PanelDialog):
         if self.gone.label == _DELETE:
             self.gone.label = "Delete for good"
             return
-        kernel = self.state.kernel
         if self._change(labels.delete):
-            found = best_run(self.state.runs, kernel)
-            self.state.param.update(panel="", run=found.id if found else "", kernel=kernel)
+            self.state.panel = ""
 
     def _change(self, change: Callable[[Path], object]) -> bool:
         """Change the run's folder, if the visitor may, and list the runs again; say why it failed."""
