@@ -1,7 +1,9 @@
 """The bar over the views: what is chosen there is every view's and in the address, and Back takes it back."""
 
 import dataclasses
+import json
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -83,6 +85,13 @@ def test_labels_name_triton_where_versions_differ(bar: KernelBar) -> None:
     assert [label for label in field(bar, "run").options if "Triton 3.7.0" in label]
     assert all("Triton 3." in label for label in field(bar, "run").options)
     assert [label for label in field(bar, "baseline").options if "Triton 3.7.0)" in label]
+
+
+def test_run_without_a_time_is_listed_with_its_error(synthetic: ModuleType, tmp_path: Path) -> None:
+    run = synthetic.write_run(tmp_path, RUN, ("layer_norm",)) / "run.json"
+    run.write_text(json.dumps({**json.loads(run.read_text()), "started": "yesterday"}))
+    (listed,) = store.list_runs([tmp_path])
+    assert "'yesterday'" in listed.error
 
 
 @pytest.mark.parametrize(("label", "panel"), [("GPU", "gpu"), ("Profile", "profile"), ("This run", "run")])

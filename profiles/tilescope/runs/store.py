@@ -230,6 +230,8 @@ def _summarise(path: Path) -> Summary:
         if path.resolve().parent != path.parent.resolve():
             raise StoreError(f"{name} is a link out of the folder of runs: copy the run itself there")
         run, table = _read(path, reader.table_as_written)
+        if run.started:
+            datetime.fromisoformat(run.started)  # what is no time must not reach the lists of runs
         sources = set(table["source"].unique())
         return Summary(
             id=name,
