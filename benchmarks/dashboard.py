@@ -166,7 +166,7 @@ def switched(page: Page, url: str, after: float) -> list[float]:
     the app makes views ready in its spare time."""
     page_ready(page, url)
     page.wait_for_timeout(1000 * after)
-    names = ("Timeline", "Sizes", "Tune", "Compare", "History")
+    names = ("Time", "Sizes", "Tune", "Compare", "History")
     return [page.get_by_role("tab", name=name, exact=True).evaluate(AFTER_CLICK) / 1e3 for name in names]
 
 
