@@ -10,6 +10,8 @@ import triton.language as tl
 from tilescope import Capture, cli
 from tilescope.collectors import code_values, fault_rules
 from tilescope.execution import launches, offline
+from tilescope.interpreter import interpret
+from tilescope.interpreter.blocks import NeedsValues
 from tilescope.table import kernel_faults
 from triton.runtime.jit import KernelInterface
 
@@ -114,6 +116,14 @@ def test_violated_assert_statement_names_line_and_condition():
         f"line {line_of('an assertion', faulty.asserted_kernel)}: the assertion 'x < 1.5' does not hold in 1 of" in said
     )
     assert ": an assertion does not hold in 1 of" in wordless
+
+
+def test_assertion_on_loaded_values_needs_them():
+    def run(launch: launches.Launch) -> None:
+        interpret.run(launch, meter=interpret.meter(launch), values=False)
+
+    with launches.catch(run), pytest.raises(NeedsValues):
+        faulty.asserted_kernel[(4,)](torch.zeros(100), torch.zeros(100), 100, 32)
 
 
 def copied(out: torch.Tensor, programs: int, n: int = 1000) -> torch.Tensor:

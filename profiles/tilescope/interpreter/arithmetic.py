@@ -114,7 +114,11 @@ class Arithmetic:
 
     def require(self, condition: Any, text: str) -> None:
         """Notes an assertion that does not hold. Without TRITON_DEBUG a GPU goes on."""
-        if self.counting.meter is None or is_opaque((condition,)) or condition.data.all():
+        if self.counting.meter is None:
+            return
+        if is_opaque((condition,)) and not self.counting.values:
+            raise NeedsValues
+        if is_opaque((condition,)) or condition.data.all():
             return
         # These end parts of the fault's line.
         told = re.sub(r"\s*[:;]\s*", ", ", " ".join(str(text).split()))[:200]
