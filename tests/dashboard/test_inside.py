@@ -58,7 +58,7 @@ def test_inside_draws_lanes_and_arrows_and_says_the_longest_wait() -> None:
     said = words(shown)
     assert "of their time for the TMA load of lines 90 and 97, at line 165" in said
     assert "products are in flight" in said
-    assert "1.20x as long with them" in said
+    assert "1.20× as long with them" in said
     bars = _drawn(shown, "bars")
     assert set(bars["lane"]) == set(shown.chart.object.y_range.factors)
     assert "warp 10, partition1" in set(bars["lane"])

@@ -218,7 +218,7 @@ def test_a_call_without_a_triton_kernel_does_not_apply():
 
 def test_a_kernel_that_records_slow_down_gets_fewer_then_none():
     assert OneCall(3, 10, slowdowns=(2.5, 1.5)).recorded()["kinds"] == sorted(records.LEVELS[1])
-    with pytest.raises(NotApplicable, match=r"slow softmax down 2\.1x, .* profile a problem whose programs do more"):
+    with pytest.raises(NotApplicable, match=r"slow softmax down 2\.1×, .* profile a problem whose programs do more"):
         OneCall(3, 10, slowdowns=(4, 3, 2.1)).recorded()
 
 

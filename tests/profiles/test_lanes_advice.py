@@ -48,7 +48,7 @@ def found(known, moved=100 * MB):
         # The tiles come by asynchronous copies, which a barrier does not keep.
         (WAITS | {"lane_load_wait_share": 0.0, "lane_barrier_share": 0.01}, "shallow-pipeline", "too shallow"),
         (EPILOGUE, "epilogue-alone", "40 % of a program comes after its last product"),
-        ({"lane_imbalance": 1.5}, "uneven-warps", "1.5x as long"),
+        ({"lane_imbalance": 1.5}, "uneven-warps", "1.5× as long"),
         ({"lane_barrier_share": 0.3}, "block-barriers", "30 % of their time at barriers"),
         ({"lane_conversion_share": 0.3}, "layout-conversions", "30 % of their time in layout"),
     ],

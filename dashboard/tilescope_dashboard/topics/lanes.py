@@ -50,7 +50,7 @@ def sentence(lanes: model.Lanes, launch: int) -> Sentence:
     plain, slow = told.get("plain"), told.get("recorded")
     if isinstance(plain, float) and isinstance(slow, float):
         parts.append(
-            f"The kernel takes {write(plain, 'second')} without records and {slow / plain:.2f}x as long with them, so short spans look longer than they are."
+            f"The kernel takes {write(plain, 'second')} without records and {slow / plain:.2f}× as long with them, so short spans look longer than they are."
         )
     kinds = told["kinds"]
     if isinstance(kinds, list) and len(kinds) < len(records.KINDS):

@@ -32,7 +32,7 @@ REPETITIONS = 7
 #: The most that a kernel may take with records over without.
 SLOWDOWN = 2.0
 _REFUSED = (
-    "records slow {} down {:.1f}x, more than {:.0f}x even where only waits and products have them: profile a problem whose programs "
+    "records slow {} down {:.1f}×, more than {:.0f}× even where only waits and products have them: profile a problem whose programs "
     "do more each"
 )
 

@@ -95,7 +95,7 @@ def _groups(subject: Subject, launch: LaunchValues) -> Iterator[Finding]:
     if uneven >= _UNEVEN:
         yield _found(
             subject, launch, "uneven-warps",
-            f"Warps are unbalanced: the busiest group of warps computes {uneven:.1f}x as long as the mean of the groups",
+            f"Warps are unbalanced: the busiest group of warps computes {uneven:.1f}× as long as the mean of the groups",
             "Give each group of warps the same part of a tile.",
             1 - 1 / uneven, "lane_imbalance",
         )  # fmt: skip
