@@ -158,7 +158,7 @@ def load_queries(
     step = first * 0
     for member in range(GROUP):
         head = kv_head * GROUP + member
-        # Of this head's tiles those from ``begin`` on that are among the ``steps`` of the program.
+        # The program takes this head's tiles from ``begin`` on, as far as they are among its ``steps``.
         low = gl.maximum(begin - member * each, 0)
         high = gl.minimum(begin + steps - member * each, each)
         for block in range(first + low, first + high):

@@ -62,7 +62,7 @@ def _even(pieces: Config, most: int = 32) -> Config:
 def _pieces(x: torch.Tensor, warps: int | None) -> Config | None:
     """``in_pieces``, but three pieces become four. More pieces would idle too many lanes.
 
-    Of rows that are contiguous but not 16-byte aligned, pieces are of what aligned accesses cover (``whole_part``).
+    Rows that are contiguous but not 16-byte aligned have pieces of what aligned accesses cover (``whole_part``).
     """
     columns, size = x.shape[1], x.element_size()
     if not _skewed(x):

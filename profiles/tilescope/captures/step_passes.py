@@ -76,7 +76,7 @@ class Passes:
 
     @property
     def missing(self) -> str:
-        """What was not measured, as text; empty once all was."""
+        """Says what is not measured yet; empty once everything is."""
         if self.measured.trace:
             return ""
         needed = WARMUP + PLAIN + TRACED + 6

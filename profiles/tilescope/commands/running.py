@@ -95,9 +95,9 @@ def show(loaded: LoadedRun, interrupted: bool) -> int:
     target = f" ({loaded.run.settings['target']})" if loaded.run.settings["target"] else ""
     terminal.say(*filter(None, ["" if told else first]), f"{device.where}{target}{predicted}")
     if step := steps.read(loaded.folder):
-        from tilescope.models import step_text  # noqa: PLC0415
+        from tilescope.models import ledger, step_text  # noqa: PLC0415
 
-        terminal.say(*step_text.lines(step, device))
+        terminal.say(*step_text.lines(step, ledger.of(step, device), device))
     print(text_table.text(loaded))
     return report(loaded, interrupted, failures)
 

@@ -35,7 +35,7 @@ from tilescope.table.run import Device, Run
 #: A resumed run's limit, as a multiple of the limit that left cases out.
 MORE = 10.0
 #: Why ``one_size`` leaves cases out.
-ONE_SIZE = "auto counts one size of each implementation, because each launch is replayed many times"
+_LEFT_OUT = "auto counts one size of each implementation, because each launch is replayed many times"
 #: Fewest cases worth the start of one more process, if it is not forked from a warm one.
 SHARE = 4
 #: Fewest processors with which some are free while something is measured, and how many stay free then.
@@ -179,7 +179,7 @@ async def _collect_all(
             await ledger.take_given()
         for name in ledger.job.settings.get("one_size", ()):
             for case in _other_sizes(ledger.left(name), ledger.job.catalog):
-                ledger.skip(case, name, ONE_SIZE, limited=True)
+                ledger.skip(case, name, _LEFT_OUT, limited=True)
         left = {name: cases for name in ledger.job.collectors if (cases := ledger.left(name))}
         for name in list(left):
             if reason := await asyncio.to_thread(collectors.load(name).unavailable):

@@ -53,9 +53,8 @@ def bar(found: Ledger) -> str:
     return f"[{drawn}]  {key}"
 
 
-def lines(step: Step, device: Device) -> Iterator[str]:
-    """The text of a step without its table, line by line."""
-    found = ledger.of(step, device)
+def lines(step: Step, found: Ledger, device: Device) -> Iterator[str]:
+    """The text of a step and its ledger without their table, line by line."""
     per_step = f" ({units.several(len(step.launches), 'launch', 'launches')})"
     yield f"A step is {units.text(found.step, 'second')}{per_step}: {step.found or 'the step of a trace'}"
     yield sentence(found)
@@ -70,9 +69,8 @@ def lines(step: Step, device: Device) -> Iterator[str]:
         yield next_steps.already_good(found, suggested)
 
 
-def table(step: Step, device: Device) -> str:
+def table(step: Step, found: Ledger) -> str:
     """The kernels with the most time above their roof."""
-    found = ledger.of(step, device)
     frame = step_tables.kernels(step, found)
     headings = ["kernel", "where", "pass", "launches", "time", "of step", "above roof", "roof", "bytes"]
     rows = [

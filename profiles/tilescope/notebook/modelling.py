@@ -66,8 +66,9 @@ class ModelProfile(Profile):
 
     def __repr__(self) -> str:
         step, device = self.step, self.run.device
+        found = ledger.of(step, device)
         notes = (f"note: {note}" for note in self.run.notes)
-        said = [*step_text.lines(step, device), step_text.table(step, device), *notes, f"run: {self.folder}"]
+        said = [*step_text.lines(step, found, device), step_text.table(step, found), *notes, f"run: {self.folder}"]
         return terminal.plain("\n".join(said))
 
     def _repr_html_(self) -> str:

@@ -66,8 +66,8 @@ def _union(intervals: list[tuple[float, float]]) -> float:
 
 
 def _of_products(own: pd.DataFrame) -> dict[str, float]:
-    """Of launches with products: the share of waits for tiles between a lane's first and last product, the line of the longest, the
-    share of programs after their last product, and how unevenly groups of warps compute.
+    """The metrics of a launch with products. They are the share of waits for tiles between a lane's first and last product, the line of
+    the longest, the share of programs after their last product, and how unevenly groups of warps compute.
     """
     products = own[own["kind"] == records.PRODUCT].groupby(["program", "warp"])
     first, last, steps = products["start"].min(), products["end"].max(), products.size()

@@ -60,7 +60,7 @@ class Launched:
 
 @dataclass
 class Recording:
-    """What was compiled with records, by the compilation's hash, and launched.
+    """The kernels that were compiled with records, by the compilation's hash, and their launches.
 
     ``launches`` are those made while it is ``keeping`` them, as far as they fit in memory, and the number of others is ``left_out``.
     """

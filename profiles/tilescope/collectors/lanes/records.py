@@ -49,7 +49,7 @@ _RECORDED = {
     "tt.atomic_cas": (ACCESS, "atomic operation"),
     "ttg.local_load": (ACCESS, "read of shared memory"),
     "ttg.local_store": (ACCESS, "write to shared memory"),
-    # Of values; without any it only reserves memory.
+    # It writes the values that it is given. Without any it only reserves memory.
     "ttg.local_alloc": (ACCESS, "write to shared memory"),
     "ttg.convert_layout": (CONVERSION, "layout conversion"),
     "tt.reduce": (REDUCTION, "reduction"),
