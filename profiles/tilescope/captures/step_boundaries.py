@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
+from torch.utils import _pytree
 
 from tilescope.collectors.foreign_files.step_trace import MODULE
 
@@ -39,6 +40,29 @@ class Boundaries:
         self._calls: dict[int, int] = {}
         self._local = threading.local()
         self._paths: dict[int, str] = {}
+        #: The step where it is a function; else what the annotated steps called: outermost modules and optimizers, by their ids.
+        self.step: Callable[[], Any] | None = None
+        self.modules: dict[int, nn.Module] = {}
+        self.optimizers: dict[int, torch.optim.Optimizer] = {}
+        #: The arguments of each outermost module's recorded call, and whether autocast was on, with its dtype.
+        self.calls: dict[int, tuple[Any, Any]] = {}
+        self.autocast: dict[int, tuple[bool, torch.dtype]] = {}
+
+    @contextlib.contextmanager
+    def recorded(self) -> Iterator[None]:
+        """Records the arguments of the next calls of the outermost modules."""
+
+        def record(module: nn.Module, args: Any, kwargs: Any) -> None:
+            detached = _pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
+            self.calls[id(module)] = detached
+            self.autocast[id(module)] = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+
+        hooks = [module.register_forward_pre_hook(record, with_kwargs=True) for module in self.modules.values()]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[Boundaries]:
@@ -61,6 +85,8 @@ class Boundaries:
     def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._optimizer is None:
             self._optimizer = id(optimizer)
+        if self.annotating:
+            self.optimizers[id(optimizer)] = optimizer
         if id(optimizer) == self._optimizer:
             self._begin(f"training step, from one step of {type(optimizer).__name__} to the next")
 
@@ -71,6 +97,7 @@ class Boundaries:
         if not stack:
             if self.annotating:
                 self._paths = {}
+                self.modules[id(module)] = module
             if self._optimizer is None and threading.current_thread() is threading.main_thread():
                 self._called(module)
         stack.append(self._range(module, stack) if self.annotating else None)

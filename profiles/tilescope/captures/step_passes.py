@@ -6,6 +6,7 @@ Imports torch when it measures. CUPTI counts before torch.profiler runs, which k
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 import math
 import statistics
@@ -14,12 +15,18 @@ import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilescope.collectors.foreign_files.step_trace import STEP
+from tilescope.hardware import device, gpu_lock
+
+if TYPE_CHECKING:
+    from tilescope.captures.step_boundaries import Boundaries
 
 #: Steps that warm up, that are timed without a profiler, and that are traced. The first traced one starts the profiler up.
 WARMUP, PLAIN, TRACED = 3, 5, 4
+#: Seconds of steps over which energy is counted.
+_LONG = 0.5
 #: Metrics of tensor operations that are counted beside CUPTI's first pass.
 _MORE = ("tensor_ops_tf32", "tensor_ops_fp8", "tensor_ops_fp16")
 
@@ -29,6 +36,7 @@ class Measured:
     """What the passes found. ``launches`` are the names of a step's launches in order, ``counted`` their counters by CUPTI's names.
 
     ``trace`` is torch.profiler's file, ``stacks`` that of a step with lines of code. ``seconds`` maps a pass to the time of its step; ``notes`` say what could not be counted.
+    ``power`` has a step's ``energy`` in joules, the ``power`` and ``power_limit`` in watts, and ``sm_clock``.
     """
 
     found: str = ""
@@ -41,23 +49,30 @@ class Measured:
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     steps: int = 0
+    power: dict[str, float] = field(default_factory=dict)
 
 
 class Passes:
     """A program that calls ``begin`` at the beginning of each of its steps is measured. ``done`` says that nothing is left.
 
-    ``annotate`` is called with True before the traced steps, and with False after them.
+    ``annotate`` is called with True before the traced steps, and with False after them. ``then`` goes on with the steps that follow.
     """
 
-    def __init__(self, annotate: Callable[[bool], None] = lambda on: None, *, count: bool = True) -> None:
+    def __init__(
+        self,
+        annotate: Callable[[bool], None] = lambda on: None,
+        *,
+        count: bool = True,
+        then: Callable[[Measured], Generator[None]] | None = None,
+    ) -> None:
         self.measured = Measured()
         self.done = False
-        self._annotate, self._count = annotate, count
+        self._annotate, self._count, self._then = annotate, count, then
         self._script: Generator[None] | None = None
 
     def begin(self, found: str = "") -> None:
         """Begins a step, and ends the one before it. Steps of another kind than before start all over, unless they are being traced."""
-        if self.done:
+        if self.done or (self._script and inspect.getgeneratorstate(self._script) == inspect.GEN_RUNNING):
             return
         if self._script is None or (found != self.measured.found and not self.measured.seconds):
             self.measured.found, self._script = found, self._measure()
@@ -83,27 +98,39 @@ class Passes:
         return f"it made {self.measured.steps} steps, and about {needed} are needed to warm up, count and trace"
 
     def _measure(self) -> Generator[None]:
-        """Each ``yield`` is a step of the program."""
+        """Each ``yield`` is a step of the program. Other jobs on the GPU wait, except while the program warms up."""
         for _ in range(WARMUP):
             yield
-        yield from self._time()
-        if self._count:
-            yield from self._counters()
-        yield from self._trace()
+        with alone():
+            self.measured.plain = yield from timed()
+            if self._count:
+                yield from self._counters()
+            yield from self._trace()
+        if self._then:
+            yield from self._then(self.measured)
+        with alone():
+            yield from self._energy()
 
-    def _time(self) -> Generator[None]:
+    def _energy(self) -> Generator[None]:
+        """Counts a step's energy from one move of NVML's counter to another."""
         import torch  # noqa: PLC0415 - the program has imported it
 
-        marks = []
-        for _ in range(PLAIN + 1):
-            mark = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            mark.record()
-            marks.append(mark)
-            if len(marks) <= PLAIN:
-                yield
-        torch.cuda.synchronize()
-        between = [before.elapsed_time(after) * 1e-3 for before, after in itertools.pairwise(marks)]
-        self.measured.plain = statistics.median(between)
+        known = first = device.power()
+        begun, steps, counts = time.perf_counter(), 0, False
+        while known:
+            yield
+            torch.cuda.synchronize()
+            steps += 1
+            known, before = device.power(), known
+            if known == before:
+                continue
+            passed = time.perf_counter() - begun
+            if counts and passed >= _LONG:
+                used = known["energy"] - first["energy"]
+                self.measured.power = {**known, "energy": used / steps, "power": used / passed, **device.clocks()}
+                return
+            if not counts:
+                first, begun, steps, counts = known, time.perf_counter(), 0, True
 
     def _counters(self) -> Generator[None]:
         """Notes the names of a step's launches, and counts those of the following steps, as many as the counters take."""
@@ -187,15 +214,32 @@ class Passes:
             return path.read_bytes()
 
 
-def of_calls(step: Callable[[], Any]) -> Measured:
-    """Measures a callable step, which is called as often as the passes need."""
-    from tilescope.captures import step_boundaries  # noqa: PLC0415 - it imports torch
+def alone() -> contextlib.AbstractContextManager[None]:
+    """Holds the GPU's lock: two programs that are timed at once disturb each other."""
+    return gpu_lock.held(gpu_lock.path(device.lock_name()))
 
-    watched = step_boundaries.Boundaries(lambda found: None)
-    passes = Passes(lambda on: setattr(watched, "annotating", on))
-    with watched.watched():
+
+def timed() -> Generator[None, None, float]:
+    """The median time of the next steps on the GPU."""
+    import torch  # noqa: PLC0415 - the program has imported it
+
+    marks = []
+    for _ in range(PLAIN + 1):
+        mark = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        mark.record()
+        marks.append(mark)
+        if len(marks) <= PLAIN:
+            yield
+    torch.cuda.synchronize()
+    return float(statistics.median(before.elapsed_time(after) * 1e-3 for before, after in itertools.pairwise(marks)))
+
+
+def of_calls(step: Callable[[], Any], passes: Passes, program: Boundaries) -> Measured:
+    """Measures a callable step, which is called as often as the passes need."""
+    program.step = step
+    with program.watched():
         while not passes.done:
             passes.begin(f"calls of {getattr(step, '__name__', 'a function')}")
             if not passes.done:
-                step()
+                program.step()
     return passes.measured

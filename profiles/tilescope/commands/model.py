@@ -21,6 +21,15 @@ def command(subparsers: choices.Subparsers) -> None:
         metavar="FILE",
         help="write the step's distinct problems, as 'tilescope tune --problems' takes them",
     )
+    parser.add_argument(
+        "--try",
+        dest="tries",
+        type=int,
+        action="append",
+        default=[],
+        metavar="N",
+        help="apply suggestion N without an edit, check its results, and say what it won; may be repeated",
+    )
     parser.add_argument("--title", default="", help="the run's title")
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help="where runs go ($TILESCOPE_RUNS)")
     parser.set_defaults(run=run)
@@ -33,7 +42,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     if profile.is_script(arguments.script):
         of_script = profile.own_arguments(arguments.script, arguments.of_script)
-        found = modelling.profile_script(arguments.script, of_script, title=arguments.title, runs_dir=arguments.runs)
+        found = modelling.profile_script(
+            arguments.script, of_script, title=arguments.title, runs_dir=arguments.runs, tries=arguments.tries
+        )
+    elif arguments.tries:
+        raise ValueError("--try measures steps: name the script")
     else:
         found = modelling.open_model(arguments.script)
     print(found)

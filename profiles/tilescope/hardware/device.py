@@ -107,6 +107,20 @@ def clocks() -> dict[str, float]:
     return _answer(lambda nvml: {"sm_clock": nvml.nvmlDeviceGetClockInfo(_visible(nvml), nvml.NVML_CLOCK_SM) * 1e6}, {})
 
 
+def power() -> dict[str, float]:
+    """The joules that the GPU has used since its driver was loaded, ``energy``, and its ``power_limit`` in watts; empty where NVML cannot say.
+
+    The counter of energy moves a few times in 0.1 s.
+    """
+
+    def ask(nvml: Any) -> dict[str, float]:
+        handle = _visible(nvml)
+        limit = nvml.nvmlDeviceGetEnforcedPowerLimit(handle)
+        return {"energy": nvml.nvmlDeviceGetTotalEnergyConsumption(handle) * 1e-3, "power_limit": limit * 1e-3}
+
+    return _answer(ask, {})
+
+
 def use() -> dict[str, float]:
     """Who uses the GPU now: the number of ``processes`` that compute on it, and its ``utilization``, a ratio. Empty where NVML cannot say."""
 

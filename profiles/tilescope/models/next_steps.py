@@ -41,12 +41,16 @@ _ALIGNED = 8
 
 @dataclass(frozen=True)
 class Suggestion:
-    """One thing to do: ``text`` says what and where; ``saving`` and ``bound`` are seconds of the step."""
+    """One thing to do: ``text`` says what and where; ``saving`` and ``bound`` are seconds of the step.
+
+    ``place`` is what it changes: a path of modules with a star for each number, or the library's kernel; empty for the whole step.
+    """
 
     kind: str
     text: str
     saving: float
     bound: float
+    place: str = ""
 
     def line(self, step: float) -> str:
         """The suggestion as a line, its saving as a share of a step of so many seconds."""
@@ -124,7 +128,7 @@ def _fusions(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
     roof = roofs.roof(device, "hbm")
     if roof is None:
         return
-    groups: dict[tuple[str, tuple[str, ...]], list[tuple[float, float, str]]] = {}
+    groups: dict[tuple[str, tuple[str, ...]], list[tuple[float, float, str, str]]] = {}
     for chain in _chains(step, ledger):
         operators = [step.operator(entry.launch) for entry in chain]
         needs = [
@@ -139,28 +143,28 @@ def _fusions(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
         bound = time - max(fused / roof.value, _SHORTEST)
         saving = time - max(fused / roof.value / _GOOD, _SHORTEST, *(entry.least for entry in chain))
         names = tuple(dict.fromkeys(_operation(operator.outer or operator.name) for operator in operators))
-        where = next(filter(None, (operator.site for operator in operators)), "") or pattern(
-            _common([operator.module for operator in operators])
-        )
+        place = pattern(_common([operator.module for operator in operators]))
+        where = next(filter(None, (operator.site for operator in operators)), "") or place
         if saving > 0:
-            groups.setdefault((operators[0].direction, names), []).append((saving, bound, where))
-    largest = sorted(groups.items(), key=lambda one: -sum(saving for saving, _, _ in one[1]))[:_FUSIONS]
+            groups.setdefault((operators[0].direction, names), []).append((saving, bound, where, place))
+    largest = sorted(groups.items(), key=lambda one: -sum(saving for saving, *_ in one[1]))[:_FUSIONS]
     for (direction, names), found in largest:
-        where = found[0][2]
+        *_, where, place = found[0]
         yield Suggestion(
             "fuse",
             f"Fuse {_listed(names)}{f' in {where}' if where else ''}{' (backward)' if direction == BACKWARD else ''}"
             f"{f', {len(found)} times' if len(found) > 1 else ''}: one kernel, or torch.compile of that part",
-            sum(saving for saving, _, _ in found),
-            sum(bound for _, bound, _ in found),
+            sum(saving for saving, *_ in found),
+            sum(bound for _, bound, *_ in found),
+            place,
         )
     if len(groups) > 1:
         every = [one for found in groups.values() for one in found]
         yield Suggestion(
             "compile",
             f"Compile the model (torch.compile): it fuses {len(every)} chains of small kernels",
-            sum(saving for saving, _, _ in every),
-            sum(bound for _, bound, _ in every),
+            sum(saving for saving, *_ in every),
+            sum(bound for _, bound, *_ in every),
         )
 
 
@@ -215,6 +219,7 @@ def _library(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
             f"Use Tilescope's {kernel}{' (backward)' if direction == BACKWARD else ''}: it was recorded at {known.workload} (run {known.run})",
             sum(saving for saving, _, _ in found),
             sum(bound for _, bound, _ in found),
+            kernel,
         )
 
 

@@ -9,7 +9,7 @@ from tilescope.models import ledger, next_steps, step_tables, terminal
 from tilescope.models.ledger import PARTS, Ledger
 from tilescope.table import units
 from tilescope.table.run import Device
-from tilescope.table.step import Step
+from tilescope.table.step import Step, Tried
 
 #: Characters of the bar, and the letter of each part.
 _WIDTH = 60
@@ -23,6 +23,8 @@ _MARKS = {
     "cpu": "-",
     "idle": " ",
 }
+#: Units of a step's energy and what it is counted at.
+_POWER = {"energy": "joule", "power": "watt", "power_limit": "watt", "sm_clock": "hertz"}
 #: Rows of the table.
 _ROWS = 15
 
@@ -61,12 +63,38 @@ def lines(step: Step, found: Ledger, device: Device) -> Iterator[str]:
     yield bar(found)
     if found.slowed > 0.005 * found.step:
         yield f"The profiler slowed the CPU by {units.text(found.slowed, 'second')}, which is left out."
+    if step.power:
+        yield energy(step)
     suggested = next_steps.suggestions(step, found, device)
     if suggested:
         yield "What to do next, each as if it were the only change:"
         yield from (f"  {number}. {one.line(found.step)}" for number, one in enumerate(suggested, 1))
     else:
         yield next_steps.already_good(found, suggested)
+    for one in step.tried:
+        yield trial(one)
+
+
+def energy(step: Step) -> str:
+    """A step's energy, with the clock and the power limit at which it was counted."""
+    shown = {name: units.text(value, _POWER[name]) for name, value in step.power.items() if name in _POWER}
+    at = ", ".join(filter(None, [shown.get("power"), shown.get("sm_clock"), f"limit {shown.get('power_limit', '')}"]))
+    return f"A step uses {shown['energy']} ({at})."
+
+
+def trial(tried: Tried) -> str:
+    """A suggestion that was tried, in one line: what is wrong first, else predicted against won."""
+    if tried.plain is None or tried.changed is None:
+        return f"Suggestion {tried.number} cannot be tried: {tried.why}."
+    won = tried.plain - tried.changed
+    differs = tried.difference is None or not tried.difference <= tried.limit
+    said = f"results differ by {tried.difference:.1e}, {'more than' if differs else 'within'} {tried.limit:.0e}"
+    first = "changes the results" if differs else f"won {units.text(won, 'second')}" if won > 0 else "won nothing"
+    of = f" ({won / tried.predicted:.0%})" if tried.predicted else ""
+    return (
+        f"Suggestion {tried.number} {first}: predicted {units.text(tried.predicted, 'second')}, "
+        f"measured {units.text(won, 'second')}{of}, {units.text(tried.plain, 'second')} to {units.text(tried.changed, 'second')}; {said}."
+    )
 
 
 def table(step: Step, found: Ledger) -> str:

@@ -13,7 +13,7 @@ import json
 import tempfile
 import types
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,16 +24,18 @@ from tilescope.collectors.foreign_files import contents, step_trace
 from tilescope.collectors.ncu import counters
 from tilescope.files.bounded_reading import one_line
 from tilescope.hardware import device
-from tilescope.models import ledger, step_problems, step_text, terminal
+from tilescope.models import ledger, next_steps, step_problems, step_text, terminal
 from tilescope.notebook import script_running
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs import steps, store
 from tilescope.runs.store import RunWriter
+from tilescope.table import units
 from tilescope.table.run import Run
-from tilescope.table.step import COPY, FILL, Step, StepLaunch
+from tilescope.table.step import COPY, FILL, Step, StepLaunch, Tried
 from tilescope.version import VERSION
 
 if TYPE_CHECKING:
+    from tilescope.captures.step_boundaries import Boundaries
     from tilescope.captures.step_passes import Measured
 
 #: The function of a script that is its step, where the script makes too few steps.
@@ -77,29 +79,46 @@ class ModelProfile(Profile):
         return f"<pre>{escape(repr(self))}</pre>"
 
 
-def profile_model(step: Callable[[], Any], *, title: str = "", runs_dir: Path | str | None = None) -> ModelProfile:
+def profile_model(
+    step: Callable[[], Any], *, title: str = "", runs_dir: Path | str | None = None, tries: Sequence[int] = ()
+) -> ModelProfile:
     """Measures ``step``, a function without arguments that makes one training or inference step, which is called about 20 times.
 
-    Raises ValueError, in one line, where there is no GPU.
-    """
-    folder = _ready(runs_dir)
-    from tilescope.captures import step_passes  # noqa: PLC0415 - it imports torch
-
-    measured = step_passes.of_calls(step)
-    return kept(measured, title or f"a step of {getattr(step, '__name__', 'a model')}", folder)
-
-
-def profile_script(
-    script: str, arguments: Sequence[str] = (), *, title: str = "", runs_dir: Path | str | None = None
-) -> ModelProfile:
-    """Runs a script until a step of it is measured. A script that makes too few steps may have a function ``step``, which is called instead.
-
-    Raises ValueError, in one line, for a script that cannot be run or that has no step, and where there is no GPU.
+    The suggestions with the numbers ``tries`` are applied one after the other, where that needs no edit: their results are compared
+    with the plain step's, and the time that each won with its prediction. Raises ValueError, in one line, where there is no GPU.
     """
     folder = _ready(runs_dir)
     from tilescope.captures import step_boundaries, step_passes  # noqa: PLC0415 - they import torch
 
-    passes = step_passes.Passes(lambda on: setattr(boundaries, "annotating", on))
+    program, trials = step_boundaries.Boundaries(lambda found: None), Trials(tries)
+    passes = step_passes.Passes(lambda on: setattr(program, "annotating", on), then=lambda of: trials.made(of, program))
+    measured = step_passes.of_calls(step, passes, program)
+    return kept(measured, title or f"a step of {getattr(step, '__name__', 'a model')}", folder, trials)
+
+
+def profile_script(
+    script: str,
+    arguments: Sequence[str] = (),
+    *,
+    title: str = "",
+    runs_dir: Path | str | None = None,
+    tries: Sequence[int] = (),
+) -> ModelProfile:
+    """Runs a script until a step of it is measured. A script that makes too few steps may have a function ``step``, which is called instead.
+
+    ``tries`` is as in ``profile_model``. Raises ValueError, in one line, for a script that cannot be run or that has no step, and where there is no GPU.
+    """
+    folder = _ready(runs_dir)
+    from tilescope.captures import step_boundaries, step_passes  # noqa: PLC0415 - they import torch
+
+    trials = Trials(tries)
+
+    def made() -> step_passes.Passes:
+        return step_passes.Passes(
+            lambda on: setattr(boundaries, "annotating", on), then=lambda of: trials.made(of, boundaries)
+        )
+
+    passes = made()
 
     def begin(found: str) -> None:
         passes.begin(found)
@@ -113,7 +132,7 @@ def profile_script(
         step = vars(module).get(FUNCTION)
         if callable(step) and not passes.done:
             passes.close()
-            by_itself.append(step_passes.of_calls(step))
+            by_itself.append(step_passes.of_calls(step, made(), boundaries))
 
     ended = ""
     with contextlib.suppress(_MeasuredError):
@@ -123,7 +142,39 @@ def profile_script(
     if not measured.trace:
         why = passes.missing if passes.measured.steps else _NO_STEPS
         raise ValueError(f"{script}: {'; '.join(filter(None, [ended, why]))}")
-    return kept(measured, title or script, folder)
+    return kept(measured, title or script, folder, trials)
+
+
+class Trials:
+    """The suggestions of a step with these numbers, tried one after the other. Raises ValueError for a number below 1."""
+
+    def __init__(self, numbers: Sequence[int] = ()) -> None:
+        self._numbers, self.tried = tuple(dict.fromkeys(numbers)), list[Tried]()
+        if any(number < 1 for number in numbers):
+            raise ValueError("suggestions are numbered from 1")
+
+    def made(self, measured: Measured, program: Boundaries) -> Generator[None]:
+        """Tries each. Each ``yield`` is a step of the program."""
+        step = step_of(measured)[0] if self._numbers else None
+        if step is None:
+            return
+        from tilescope.captures import trying  # noqa: PLC0415 - it imports torch
+
+        gpu = device.detect() or contents.device()
+        found = next_steps.suggestions(step, ledger.of(step, gpu), gpu)
+        for number in self._numbers:
+            if number > len(found):
+                self.tried.append(Tried(number=number, why=f"there are {units.several(len(found), 'suggestion')}"))
+                continue
+            one = found[number - 1]
+            early = Tried(why="the script ended before it was measured: let it make more steps")
+            self.tried.append(_about(early, number, one))
+            result = yield from trying.tried(one.kind, one.place, program)
+            self.tried[-1] = _about(result, number, one)
+
+
+def _about(tried: Tried, number: int, one: next_steps.Suggestion) -> Tried:
+    return dataclasses.replace(tried, number=number, text=one.text, predicted=one.saving)
 
 
 class _MeasuredError(BaseException):
@@ -145,15 +196,23 @@ def _ready(runs_dir: Path | str | None) -> Path:
     return folder
 
 
-def kept(measured: Measured, title: str, folder: Path) -> ModelProfile:
-    """Writes the run of a measured step. Raises ValueError for a trace without a launch."""
+def step_of(measured: Measured) -> tuple[Step | None, list[str]]:
+    """The measured step with its counters and lines, None for a trace without a launch, and notes on what was not found."""
     step = _read(measured.trace, measured.found)
     if step is None:
-        raise ValueError(f"{title}: the step launches nothing on a GPU")
+        return None, []
     step, notes = counted(step, measured)
     if measured.stacks and (stacks := _read(measured.stacks)):
         step = with_sites(step, stacks)
-    step = dataclasses.replace(step, plain=measured.plain, overhead=measured.seconds)
+    return dataclasses.replace(step, plain=measured.plain, overhead=measured.seconds), notes
+
+
+def kept(measured: Measured, title: str, folder: Path, trials: Trials | None = None) -> ModelProfile:
+    """Writes the run of a measured step. Raises ValueError for a trace without a launch."""
+    step, notes = step_of(measured)
+    if step is None:
+        raise ValueError(f"{title}: the step launches nothing on a GPU")
+    step = dataclasses.replace(step, tried=tuple(trials.tried if trials else ()), power=measured.power)
     gpu = device.detect()
     versions = {**device.installed(), "driver": device.driver(), "tilescope": VERSION}
     run = Run(

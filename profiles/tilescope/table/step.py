@@ -71,13 +71,32 @@ class Stop:
 
 
 @dataclass(frozen=True)
+class Tried:
+    """A suggestion that was applied: seconds of the step without and with it, and the relative difference of its results.
+
+    ``why`` says why it could not be applied; what is then not known is None. ``limit`` is the largest difference that its dtype
+    allows. ``number`` and ``text`` are the suggestion's, ``predicted`` the seconds that it was to save.
+    """
+
+    plain: float | None = None
+    changed: float | None = None
+    difference: float | None = None
+    limit: float = 0.0
+    why: str = ""
+    number: int = 0
+    text: str = ""
+    predicted: float = 0.0
+
+
+@dataclass(frozen=True)
 class Step:
     """A step.
 
     ``window`` is its time on the GPU in the trace, from its first launch to the next step's. ``plain`` is its time without a profiler,
     None where that is not known. ``next_call`` is when the CPU called the next step's first launch. ``away`` are the times in which the
     CPU was outside PyTorch. ``found`` says what the step is, ``windows`` are those of all traced steps. ``overhead`` maps a pass of
-    the profiler to its seconds for a step.
+    the profiler to its seconds for a step. ``tried`` are suggestions that were applied.
+    ``power`` has a step's ``energy`` in joules, the mean ``power`` and the ``power_limit`` in watts, and the ``sm_clock``.
     """
 
     launches: tuple[StepLaunch, ...]
@@ -90,6 +109,8 @@ class Step:
     stops: tuple[Stop, ...] = ()
     windows: tuple[float, ...] = ()
     overhead: Mapping[str, float] = field(default_factory=dict)
+    tried: tuple[Tried, ...] = ()
+    power: Mapping[str, float] = field(default_factory=dict)
 
     def operator(self, launch: StepLaunch) -> Operator:
         """The operator of a launch; one without a name where the trace lacks it."""

@@ -16,8 +16,12 @@ SYMBOLS = {
     "byte/second": "B/s",
     "flop/second": "flop/s",
     "op/second": "OP/s",
+    "joule": "J",
+    "watt": "W",
     "count": "",
 }
+#: Units of which a value may be far below one.
+_SMALL = ("second", "joule")
 
 
 def text(value: float, unit: str, digits: int = 3) -> str:
@@ -31,9 +35,9 @@ def text(value: float, unit: str, digits: int = 3) -> str:
         return f"{_significant(value * 100, digits)} %"
     symbol = SYMBOLS.get(unit, unit)
     size = abs(value)
-    if float(value).is_integer() and (unit == "count" or (size < 1000 and unit != "second")):
+    if float(value).is_integer() and (unit == "count" or (size < 1000 and unit not in _SMALL)):
         return f"{value:,.0f} {symbol}".rstrip()
-    scales = _DECIMAL if size >= 1000 else _BELOW_ONE if unit == "second" else ((1.0, ""),)
+    scales = _DECIMAL if size >= 1000 else _BELOW_ONE if unit in _SMALL else ((1.0, ""),)
     scale, prefix = next((s for s in scales if size >= s[0]), scales[-1]) if size else (1.0, "")
     scaled = _significant(value / scale, digits)
     return f"{scaled} {prefix}{symbol}".rstrip()

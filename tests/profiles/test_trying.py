@@ -1,0 +1,111 @@
+"""Suggestions that are applied to a running program: what they change, that results are compared, and that all is undone."""
+
+import pytest
+import torch
+from tilescope.captures import trying
+from tilescope.captures.step_boundaries import Boundaries
+from tilescope.models import step_text
+from tilescope.table.step import Step, Tried
+from torch import nn
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="modules of the CPU are tried where there is no GPU")
+
+
+def quick():
+    """Stands for the time of a step."""
+    yield
+    return 1.0
+
+
+class Program:
+    """A loop of training steps, in which a change is tried once its modules are known."""
+
+    def __init__(self, dropout=0.0):
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Dropout(dropout), nn.Linear(8, 2))
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
+        self.seen, self.trial, self.result = [], None, None
+        self.boundaries = Boundaries(self.begin)
+
+    def begin(self, found):
+        if self.trial is not None and not self.trial.gi_running:
+            try:
+                next(self.trial)
+            except StopIteration as ended:
+                self.result, self.trial = ended.value, None
+
+    def run(self, kind="", place="", steps=12):
+        with self.boundaries.watched():
+            for step in range(steps):
+                self.boundaries.annotating = step == 0
+                if step == 1 and kind:
+                    self.trial = trying.tried(kind, place, self.boundaries, time=quick)
+                x = torch.full((3, 8), float(step + 1)).cos() + torch.arange(8.0).sin()
+                loss = self.net(x).square().sum()
+                loss.backward()
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+                self.seen.append(loss.item())
+        return self.result
+
+
+@pytest.fixture(autouse=True)
+def _without_cuda(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+
+@pytest.mark.parametrize(("kind", "place"), [("optimizer", ""), ("dtype", ""), ("library", "layer_norm"), ("stop", "")])
+def test_change_keeps_results_and_the_program(kind, place):
+    plain, changed = Program(), Program()
+    plain.run()
+    found = changed.run(kind, place)
+    assert (found.plain, found.changed, found.why) == (1.0, 1.0, "")
+    assert found.difference <= found.limit
+    # Calls for the comparison leave no trace in the training.
+    assert changed.seen == pytest.approx(plain.seen, rel=1e-4)
+    assert not changed.optimizer.param_groups[0]["fused"]
+
+
+def test_compiled_modules_are_found_by_place_and_undone():
+    program = Program()
+    program.run(steps=1)
+    with trying.Undo() as undo:
+        trying.compiled(program.boundaries, "Sequential.*", undo, backend="eager")
+        assert ["forward" in vars(one) for one in (program.net, *program.net)] == [False, True, True, True, True]
+    assert not any("forward" in vars(one) for one in program.net)
+
+
+def halved(program, place, undo):
+    """A change that is wrong."""
+    (module,) = program.modules.values()
+    hook = module.register_forward_hook(lambda module, args, result: 0.5 * result)
+    undo.callback(hook.remove)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_wrong_change_is_told_before_what_it_won(dropout, monkeypatch):
+    monkeypatch.setitem(trying.CHANGES, "wrong", halved)
+    found = Program(dropout).run("wrong")
+    assert found.difference > found.limit
+    assert "changes the results" in step_text.trial(found)
+    # Random numbers are not a difference.
+    monkeypatch.setitem(trying.CHANGES, "nothing", lambda program, place, undo: None)
+    found = Program(dropout).run("nothing")
+    assert found.difference <= found.limit
+
+
+def test_change_that_fails_or_needs_an_edit_says_why(monkeypatch):
+    def fails(program, place, undo):
+        raise RuntimeError("first line\nsecond")
+
+    monkeypatch.setitem(trying.CHANGES, "fails", fails)
+    assert step_text.trial(Program().run("fails")) == "Suggestion 0 cannot be tried: first line."
+    assert Program().run("copy").why == "it needs an edit of the code"
+
+
+def test_trial_says_predicted_against_won():
+    tried = Tried(5e-3, 4e-3, 1e-3, 1e-2, number=2, predicted=0.8e-3)
+    said = step_text.trial(tried)
+    assert said.startswith("Suggestion 2 won 1.00 ms: predicted 800 µs, measured 1.00 ms (125%), 5.00 ms to 4.00 ms")
+    power = {"energy": 0.25, "power": 500.0, "sm_clock": 1.98e9, "power_limit": 700.0}
+    assert step_text.energy(Step((), (), 1.0, power=power)) == "A step uses 250 mJ (500 W, 1.98 GHz, limit 700 W)."
