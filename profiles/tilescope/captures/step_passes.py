@@ -115,7 +115,7 @@ class Passes:
         """Counts a step's energy from one move of NVML's counter to another."""
         import torch  # noqa: PLC0415 - the program has imported it
 
-        known = first = device.power()
+        known = first = {} if _of_ranks() else device.power()
         begun, steps, counts = time.perf_counter(), 0, False
         while known:
             yield
@@ -215,8 +215,15 @@ class Passes:
 
 
 def alone() -> contextlib.AbstractContextManager[None]:
-    """Holds the GPU's lock: two programs that are timed at once disturb each other."""
-    return gpu_lock.held(gpu_lock.path(device.lock_name()))
+    """Holds the GPU's lock: two programs that are timed at once disturb each other. Ranks of one program do not wait for each other."""
+    return contextlib.nullcontext() if _of_ranks() else gpu_lock.held(gpu_lock.path(device.lock_name()))
+
+
+def _of_ranks() -> bool:
+    """Whether the program has several ranks, which must all make the same number of steps."""
+    from torch import distributed  # noqa: PLC0415 - the program has imported torch
+
+    return distributed.is_available() and distributed.is_initialized()
 
 
 def timed() -> Generator[None, None, float]:

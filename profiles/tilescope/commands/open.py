@@ -12,15 +12,36 @@ def command(subparsers: choices.Subparsers) -> None:
     parser = subparsers.add_parser(
         "open", help="make runs of other tools' files: ncu, torch.profiler, Proton, tritonparse, Inductor, Helion"
     )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="its format is found by its content")
+    parser.add_argument(
+        "files",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="its format is found by its content; traces of several ranks, or their folder, show who waits for whom",
+    )
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help="where runs go ($TILESCOPE_RUNS)")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Makes a run of each file and prints it."""
+    """Makes a run of each file and prints it, and the skew between files that are traces of ranks."""
+    from tilescope.models import ranks, terminal  # noqa: PLC0415
+    from tilescope.notebook import opening  # noqa: PLC0415
     from tilescope.notebook.opened_run import open_file  # noqa: PLC0415
 
-    for file in arguments.files:
-        running.show(open_file(file, arguments.runs), False)
+    files = [one for given in arguments.files for one in (_inside(given) if given.is_dir() else [given])]
+    skew = opening.skew_of(files) if len(files) > 1 else None
+    notes = [". ".join(ranks.sentences(skew))] if skew else []
+    for file in files:
+        running.show(open_file(file, arguments.runs, notes), False)
+    if skew:
+        terminal.say(*ranks.sentences(skew), ranks.table(skew))
     return 0
+
+
+def _inside(folder: Path) -> list[Path]:
+    """The JSON files of a folder. Raises ValueError for a folder without any."""
+    found = sorted(path for path in folder.iterdir() if path.name.endswith((".json", ".json.gz")))
+    if not found:
+        raise ValueError(f"{folder} has no trace (.json, .json.gz)")
+    return found

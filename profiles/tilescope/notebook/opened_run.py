@@ -6,7 +6,7 @@ Imports neither torch, triton nor panel; a view imports the dashboard when it is
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, Self
@@ -150,13 +150,13 @@ def recordings(kernel: str) -> Iterator[Profile]:
     return (Profile.of(store.open_run(found.path)) for found in of_kernel(kernel))
 
 
-def open_file(path: str | Path, runs: Path | None = None) -> Profile:
+def open_file(path: str | Path, runs: Path | None = None, notes: Sequence[str] = ()) -> Profile:
     """Makes a run of another tool's file and keeps it in ``runs`` (``$TILESCOPE_RUNS``).
 
     The file is ncu's report or CSV, a trace of torch.profiler, Proton's profile, tritonparse's events, Inductor's autotuning
-    results, or Helion's autotuning log. Raises StoreError for a file that is missing, damaged or in no known format.
+    results, or Helion's autotuning log. The run gets these ``notes``, too. Raises StoreError for a file that is missing, damaged or in no known format.
     """
-    return Profile.of(opening.open_file(path, runs))
+    return Profile.of(opening.open_file(path, runs, notes))
 
 
 def _why(row: dict[Any, Any]) -> str:

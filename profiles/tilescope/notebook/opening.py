@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tilescope.collectors.foreign_files import formats, profiler_trace, step_trace
+from tilescope.collectors.foreign_files import formats, profiler_trace, rank_trace, step_trace
 from tilescope.collectors.foreign_files.contents import Contents
 from tilescope.files import bounded_reading
+from tilescope.models import ranks
 from tilescope.runs import steps, store
 from tilescope.runs.store import LoadedRun, RunWriter, StoreError
+from tilescope.table.rank import Rank
 from tilescope.table.run import Run
 from tilescope.table.schema import CASE_COLUMNS
 from tilescope.version import VERSION
 
 
-def open_file(path: Path | str, runs: Path | None = None) -> LoadedRun:
+def skew_of(paths: Sequence[Path]) -> ranks.Skew | None:
+    """The skew between the ranks whose traces these files are; None where they are no traces of one program's ranks."""
+    found = list[Rank]()
+    for path in paths:
+        with contextlib.suppress(OSError, bounded_reading.Unreadable):
+            if formats.of(path).NAME == profiler_trace.NAME:
+                found.append(rank_trace.read(path))
+    return ranks.of(found) if len({rank.number for rank in found}) == len(found) else None
+
+
+def open_file(path: Path | str, runs: Path | None = None, notes: Sequence[str] = ()) -> LoadedRun:
     """Makes a run of the file and keeps it in ``runs`` (``$TILESCOPE_RUNS``). The format is found by the file's content.
 
     The run's settings have the file's name, digest and tool. ``started`` is the time of opening; a note has the file's own date
-    where it has one. Raises StoreError, in one line, for a file that is missing, damaged or in no known format.
+    where it has one, and ``notes`` are added. Raises StoreError, in one line, for a file that is missing, damaged or in no known format.
     """
     path = Path(path)
     try:
@@ -47,6 +61,7 @@ def open_file(path: Path | str, runs: Path | None = None) -> LoadedRun:
             f"opened from {named}, a file of {found.tool}{made} (sha256 {digest[:16]}…)",
             *_counted(found),
             *found.notes,
+            *notes,
         ),
         failures=tuple(found.failures),
     )

@@ -96,6 +96,11 @@ class _Trace:
     optimizer_marks: list[_Event] = field(default_factory=list)
 
 
+def is_collective(kernel: str) -> bool:
+    """Whether a kernel of that name communicates with other GPUs."""
+    return bool(_COLLECTIVE.search(kernel))
+
+
 @bounded_reading.parser
 def read(path: Path, found: str = "") -> Step | None:
     """The trace's median step; None where it has too many launches, or none. ``found`` is what the step is, where that is known."""
@@ -236,7 +241,7 @@ def _launch(event: _Event, call: _Event | None, operator: int | None, part: floa
     called = contents.name(event.name)
     return StepLaunch(
         name=called,
-        kind=model.COLLECTIVE if kind == model.KERNEL and _COLLECTIVE.search(called) else kind,
+        kind=model.COLLECTIVE if kind == model.KERNEL and is_collective(called) else kind,
         start=_seconds(event.ts, start),
         duration=(event.dur or 0.0) * 1e-6,
         stream=contents.text(arguments.stream, 20),

@@ -1,0 +1,65 @@
+"""Reads the collectives of one rank from its trace of torch.profiler."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tilescope.collectors.foreign_files import contents
+from tilescope.collectors.foreign_files.profiler_trace import EVENTS
+from tilescope.collectors.foreign_files.step_trace import is_collective
+from tilescope.files import bounded_reading, json_stream
+from tilescope.table.rank import Call, Rank
+
+_INFO = "distributedInfo"
+_NUMBER = re.compile(r"\d+")
+
+
+class _Arguments(msgspec.Struct, gc=False):
+    collective: Any = msgspec.field(default=None, name="Collective name")
+    group: Any = msgspec.field(default=None, name="Process Group Description")
+    elements: Any = msgspec.field(default=None, name="In msg nelems")
+
+
+class _Event(msgspec.Struct, gc=False):
+    ph: str = ""
+    cat: str = ""
+    name: Any = None
+    ts: float | None = None
+    dur: float | None = None
+    args: _Arguments | None = None
+
+
+@bounded_reading.parser
+def read(path: Path) -> Rank:
+    """The rank's collectives in the order of their starts. Where the trace does not name its rank, the last number of the file's name does."""
+    calls, number = list[Call](), None
+    for member, value in json_stream.members(bounded_reading.chunks(path), EVENTS, _Event):
+        if member == _INFO and isinstance(value, dict):
+            number = contents.number(value.get("rank"))
+        elif member == EVENTS:
+            calls += [call for event in value if event is not None and (call := _call(event))]
+    if number is None:
+        named = _NUMBER.findall(path.name.partition(".")[0])
+        number = float(named[-1]) if named else 0.0
+    return Rank(int(number), path.name, tuple(sorted(calls, key=lambda call: call.start)))
+
+
+def _call(event: _Event) -> Call | None:
+    name = event.name if isinstance(event.name, str) else ""
+    if (
+        event.ph != "X"
+        or event.cat.lower() != "kernel"
+        or event.ts is None
+        or event.dur is None
+        or not is_collective(name)
+    ):
+        return None
+    arguments = event.args or _Arguments()
+    of = (contents.text(one, 60) for one in (arguments.collective, arguments.group))
+    what, group = (text if text != "None" else "" for text in of)
+    elements = contents.number(arguments.elements)
+    return Call(what or contents.name(name), group, event.ts * 1e-6, event.dur * 1e-6, elements)

@@ -1,0 +1,60 @@
+"""Traces of several ranks: who waits for whom in their collectives."""
+
+import json
+
+import pytest
+from tilescope import cli
+from tilescope.models import ranks
+from tilescope.notebook import opening
+
+US = 1e-6
+
+
+def trace(path, rank, late, *, named=True, calls=8, clock=0.0):
+    """A rank whose all-reduces of 20 µs begin every 100 µs, ``late(call)`` µs late; both ranks end together. Clocks differ."""
+    events = []
+    for call in range(calls):
+        start = clock + 1000 + 100 * call
+        args = {"Collective name": "allreduce", "Process Group Description": "default_pg", "In msg nelems": 1024}
+        events += [
+            {"ph": "X", "cat": "kernel", "name": "gemm", "ts": start - 50, "dur": 40, "args": {"stream": 7, "grid": [1, 1, 1], "block": [32, 1, 1]}},
+            {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "ts": start + late(call),
+             "dur": 50 - late(call), "args": args | {"stream": 9}},
+        ]  # fmt: skip
+    info = {"distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2}} if named else {}
+    gpu = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132}
+    path.write_text(json.dumps({"schemaVersion": 1, **info, "deviceProperties": [gpu], "traceEvents": events}))
+    return path
+
+
+def test_ranks_late_rank_is_found_and_its_wait_measured(tmp_path, capsys):
+    (tmp_path / "traces").mkdir()
+    trace(tmp_path / "traces" / "a.json", 1, lambda call: 30, clock=5e6)
+    trace(tmp_path / "traces" / "b.json", 0, lambda call: 0)
+    assert cli.main(["open", str(tmp_path / "traces"), "--runs", str(tmp_path / "runs")]) == 0
+    said = capsys.readouterr().out
+    assert "Rank 1 comes last in 8 of 8 collectives, and others wait for it: rank 0 240 µs" in said
+    assert "communication" in said
+    assert said.count("note: 2 ranks, 8 collectives each") == 2
+
+
+@pytest.mark.parametrize(
+    ("late", "word"),
+    [((lambda call: 1, lambda call: 0), "even"), ((lambda call: 30 * (call % 2), lambda call: 30 * (1 - call % 2)), "No rank comes last")],
+)  # fmt: skip
+def test_ranks_that_are_even_or_take_turns_name_no_rank(late, word, tmp_path):
+    files = [trace(tmp_path / f"rank{rank}.json", rank, late[rank], named=False) for rank in range(2)]
+    said = " ".join(ranks.sentences(opening.skew_of(files)))
+    assert word in said and "comes last in" not in said.replace("No rank comes last in", "")
+
+
+def test_ranks_unmatched_calls_are_told_and_strangers_are_no_ranks(tmp_path):
+    files = [trace(tmp_path / f"rank{rank}.json", rank, lambda call: 0, calls=8 - rank) for rank in range(2)]
+    assert "1 call without a counterpart" in " ".join(ranks.sentences(opening.skew_of(files)))
+    twice = [trace(tmp_path / f"run{number}.json", 0, lambda call: 0) for number in range(2)]
+    assert opening.skew_of(twice) is None
+    other = tmp_path / "other.json"
+    other.write_text("[1")
+    assert opening.skew_of([files[0], other]) is None
+    (tmp_path / "empty").mkdir()
+    assert cli.main(["open", str(tmp_path / "empty"), "--runs", str(tmp_path)]) == 2
