@@ -30,9 +30,13 @@ CASE = Case("matmul", "triton", "forward", "4096x4096x4096-bf16")
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run with the lanes of a product with partitions."""
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
-    artefact = FIXTURES / "hopper.trace.json.gz"
+    return _made(tmp_path, RUN, "hopper")
+
+
+def _made(runs: Path, name: str, lanes: str) -> Path:
+    artefact = FIXTURES / f"{lanes}.trace.json.gz"
     device = Device("Synthetic GPU", "sm_90", 100, 1, 1, True)
-    writer = store.RunWriter(tmp_path, Run(RUN, "", device, {"matmul": {}}, {}, {}))
+    writer = store.RunWriter(runs, Run(name, "", device, {"matmul": {}}, {}, {}))
     writer.append(collector.parse(artefact, CASE))
     folder = writer.finish()
     to = folder / "artefacts" / "lanes" / f"{CASE.slug}{collector.SUFFIX}"
@@ -63,7 +67,12 @@ def test_inside_draws_lanes_and_arrows_and_says_the_longest_wait() -> None:
     assert set(bars["lane"]) == set(shown.chart.object.y_range.factors)
     assert "warp 10, partition1" in set(bars["lane"])
     assert set(_drawn(shown, "arrows")["barrier"]) == {"ready", "free"}
+    path = _drawn(shown, "path")
+    assert set(path["y"]) <= set(bars["lane"]) and path["x"].is_monotonic_increasing
+    assert "The critical path is 2" in said
     assert shown.table.filled.iloc[0]["name"] == "wait on barrier"
+    assert shown.table.filled["critical"].sum() == pytest.approx(1)
+    assert not shown.other.visible
     assert shown.traces.objects[0].label == "Chrome trace of the lanes"
 
 
@@ -75,6 +84,24 @@ def test_inside_filter_takes_operations_and_lines() -> None:
     field(shown, "operation or line contains").value = "tma LOAD"
     assert {165, 90, 97} == set(shown.table.filled["line"])
     assert set(_drawn(shown, "bars")["alpha"]) > {0.12}
+
+
+def test_baseline_stands_below_along_the_same_steps(folder: Path) -> None:
+    other = _made(folder.parent, "20260101-030405-bbbb", "product").name
+    shown = Inside(State(run=RUN, kernel="matmul", view="inside", compared=[other]))
+    shown.refresh()
+    assert "20260101-030405-bbbb: mm_kernel: warps wait 4.35 % of their time for the product of line 34" in words(shown)
+    assert shown.chart.object.x_range is shown.other.object.x_range
+    assert shown.chart.object.xaxis.axis_label == "step of the loop"
+    products = pd.DataFrame(dict(shown.other.object.select_one({"tags": ["product"]}).data_source.data))
+    assert products.loc[products["lane"] == "warp 0", "start"].tolist() == list(range(16))
+    lines = shown.table.filled
+    assert lines.loc[lines["line"] == 165, "time_before"].isna().all()
+    assert lines["critical_before"].sum() == pytest.approx(1) and lines["critical"].sum() == pytest.approx(1)
+    field(shown, "along").value = "time"
+    assert shown.chart.object.xaxis.axis_label == "time after the program began"
+    shown.state.compared = []
+    assert not shown.other.visible
 
 
 def test_notebook_shows_the_lanes_as_the_app_does(folder: Path) -> None:
@@ -98,7 +125,7 @@ def test_inside_of_a_run_without_lanes_says_what_to_do() -> None:
     assert not shown.body.visible
 
 
-def test_many_spans_share_bars() -> None:
+def test_many_spans_share_bars_until_fewer_are_seen() -> None:
     count = figures.MOST + 5
     place = pd.Series(range(count))
     spans = pd.DataFrame(
@@ -107,16 +134,19 @@ def test_many_spans_share_bars() -> None:
             "start": place * 2e-6, "end": place * 2e-6 + 1e-6,
         }
     )  # fmt: skip
-    plot = figures.lanes(spans, pd.DataFrame(columns=model.ARROWS), LIGHT)
+    plot = figures.lanes(spans, pd.DataFrame(columns=model.ARROWS), spans.head(0), LIGHT)
     counted = {name: [one for one in plot.renderers if one.name == name] for name in ("bars", "shared")}
     alone = sum(len(one.data_source.data["lane"]) for one in counted["bars"])
     assert alone + sum(one.data_source.data["launches"].sum() for one in counted["shared"]) == count
     assert alone <= figures.MOST
+    figures.fill(plot, spans, 1e-5, 2e-5)
+    assert [len(one.data_source.data["lane"]) for one in counted["bars"]] == [6]
+    assert all(len(one.data_source.data["lane"]) == 0 for one in counted["shared"])
 
 
 def test_report_shows_the_lanes_and_their_lines(folder: Path) -> None:
     report = build([Side(store.open_run(folder))])
     (part,) = [one for one in report.runs[0].kernels[0].parts if one.title == "Inside"]
     assert "at line 165" in part.text
-    assert {one.name for one in part.drawings[0](LIGHT).renderers} >= {"bars", "arrows"}
+    assert {one.name for one in part.drawings[0](LIGHT).renderers} >= {"bars", "arrows", "path"}
     assert part.table and part.table.rows.iloc[0]["line"] == 165

@@ -4,28 +4,49 @@ import torch
 import triton
 import triton.language as tl
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 
 @triton.jit
 def product_kernel(  # noqa: PLR0917
     a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    BARRIERS: tl.constexpr, ACROSS: tl.constexpr, TURNED: tl.constexpr,
+    BARRIERS: tl.constexpr, ACROSS: tl.constexpr, WHILE: tl.constexpr, CUT: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     rm = tl.program_id(0) * BM + tl.arange(0, BM)
     rn = tl.program_id(1) * BN + tl.arange(0, BN)
     rk = tl.arange(0, BK)
     acc = tl.zeros((BM, BN), dtype=tl.float32)
-    for k in range(0, K, BK):
+    if CUT:
+        # A triangle's programs have from one step to all: the longest are the first, or the last.
+        place = tl.program_id(0) + 1 if LAST else tl.num_programs(0) - tl.program_id(0)
+        K_END = tl.cdiv(K * place, tl.num_programs(0) * BK) * BK
+    else:
+        K_END = K
+    if WHILE:
+        # Triton pipelines no while loop.
+        k = 0
+        while k < K_END:
+            x = tl.load(a + rm[:, None] * K + (k + rk)[None, :])
+            y = tl.load(b + (k + rk)[:, None] * N + rn[None, :])
+            acc = tl.dot(x, y, acc)
+            k += BK
+        K_END = 0
+    for k in range(0, K_END, BK):
         x = tl.load(a + rm[:, None] * K + (k + rk)[None, :])
         y = tl.load(b + (k + rk)[:, None] * N + rn[None, :])
         for _ in tl.static_range(BARRIERS):
             tl.debug_barrier()
         acc = tl.dot(x, y, acc)
-        for _ in tl.static_range(TURNED):
-            # There and back again, in the layouts of memory.
-            acc = tl.reshape(tl.trans(tl.reshape(acc, (BN, BM))), (BM, BN))
-            acc = tl.reshape(tl.trans(tl.reshape(acc, (BM, BN))), (BM, BN))
     if ACROSS:
         tl.store(c + rn[None, :] * M + rm[:, None], acc.to(c.dtype.element_ty))
     else:
@@ -75,13 +96,140 @@ def described(a, b):
     return c
 
 
-def product(a, b, *, BM=128, BN=128, BK=64, barriers=0, across=False, turned=0, num_stages=4, num_warps=8):
+@gluon.jit
+def _supply(  # noqa: PLR0917
+    a_tiles, b_tiles, next_ptr, a_ring, b_ring, ready, free, m, n, K, PLACES: gl.constexpr, CHAIN: gl.constexpr
+):
+    """Copies the tiles of each step. With ``CHAIN`` each step's place in memory says where the next one is."""
+    k = 0
+    for step in range(K // 64):
+        slot, phase = step % PLACES, step // PLACES & 1
+        mbarrier.wait(free.index(slot), phase ^ 1)
+        arrived = ready.index(slot)
+        mbarrier.expect(arrived, (4 * 64 + 128) * 64 * 2)
+        for part in gl.static_range(4):
+            tma.async_copy_global_to_shared(a_tiles, [m + part * 64, k], arrived, a_ring.index(slot * 4 + part))
+        tma.async_copy_global_to_shared(b_tiles, [k, n], arrived, b_ring.index(slot))
+        if CHAIN:
+            for _ in gl.static_range(4):
+                k = gl.load(next_ptr + k)
+        else:
+            k += 64
+
+
+@gluon.jit
+def _multiply(  # noqa: PLR0917
+    FIRST: gl.constexpr, PARTS: gl.constexpr, c_ptr, a_ring, b_ring, ready, free, m, n, N, K, PLACES: gl.constexpr,
+):  # fmt: skip
+    """Multiplies ``PARTS`` of the four parts of 64 rows, from ``FIRST``."""
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
+    t0 = gl.zeros([64, 128], gl.float32, LAYOUT)
+    t1 = gl.zeros([64, 128], gl.float32, LAYOUT)
+    t2 = gl.zeros([64, 128], gl.float32, LAYOUT)
+    for step in range(K // 64):
+        slot, phase = step % PLACES, step // PLACES & 1
+        mbarrier.wait(ready.index(slot), phase)
+        t0 = warpgroup_mma(a_ring.index(slot * 4 + FIRST), b_ring.index(slot), t0, is_async=True)
+        if PARTS > 1:
+            t1 = warpgroup_mma(a_ring.index(slot * 4 + FIRST + 1), b_ring.index(slot), t1, is_async=True)
+        if PARTS > 2:
+            t2 = warpgroup_mma(a_ring.index(slot * 4 + FIRST + 2), b_ring.index(slot), t2, is_async=True)
+        t0, t1, t2 = warpgroup_mma_wait(0, deps=[t0, t1, t2])
+        mbarrier.arrive(free.index(slot), count=1)
+    across = n + gl.arange(0, 128, layout=gl.SliceLayout(0, LAYOUT))[None, :]
+    rows = m + FIRST * 64 + gl.arange(0, 64, layout=gl.SliceLayout(1, LAYOUT))[:, None]
+    gl.store(c_ptr + rows * N + across, t0.to(gl.float16))
+    if PARTS > 1:
+        gl.store(c_ptr + (rows + 64) * N + across, t1.to(gl.float16))
+    if PARTS > 2:
+        gl.store(c_ptr + (rows + 128) * N + across, t2.to(gl.float16))
+
+
+@gluon.jit
+def partitions_kernel(  # noqa: PLR0917
+    a_tiles, b_tiles, next_ptr, c_ptr, N, K, PARTS: gl.constexpr, PLACES: gl.constexpr, CHAIN: gl.constexpr,
+):  # fmt: skip
+    """One warp copies, two groups of warps multiply: the first ``PARTS`` of a tile's four parts, the second the others."""
+    a_ring = gl.allocate_shared_memory(gl.float16, [PLACES * 4, 64, 64], a_tiles.layout)
+    b_ring = gl.allocate_shared_memory(gl.float16, [PLACES, 64, 128], b_tiles.layout)
+    ready = gl.allocate_shared_memory(gl.int64, [PLACES, 1], mbarrier.MBarrierLayout())
+    free = gl.allocate_shared_memory(gl.int64, [PLACES, 1], mbarrier.MBarrierLayout())
+    for place in gl.static_range(PLACES):
+        mbarrier.init(ready.index(place), count=1)
+        mbarrier.init(free.index(place), count=2)
+    fence_async_shared()
+    m, n = gl.program_id(0) * 256, gl.program_id(1) * 128
+    gl.warp_specialize(
+        [
+            (_multiply, (0, PARTS, c_ptr, a_ring, b_ring, ready, free, m, n, N, K, PLACES)),
+            (_multiply, (PARTS, 4 - PARTS, c_ptr, a_ring, b_ring, ready, free, m, n, N, K, PLACES)),
+            (_supply, (a_tiles, b_tiles, next_ptr, a_ring, b_ring, ready, free, m, n, K, PLACES, CHAIN)),
+        ],
+        [4, 1],
+        [232, 24],
+    )
+
+
+@gluon.jit
+def alone_kernel(a_tiles, b_tiles, c_ptr, N, K, AHEAD: gl.constexpr):  # noqa: PLR0917
+    """The warps that multiply copy the tiles, ``AHEAD`` steps before they need them."""
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
+    a_ring = gl.allocate_shared_memory(gl.float16, [AHEAD + 1, 64, 64], a_tiles.layout)
+    b_ring = gl.allocate_shared_memory(gl.float16, [AHEAD + 1, 64, 128], b_tiles.layout)
+    ready = gl.allocate_shared_memory(gl.int64, [AHEAD + 1, 1], mbarrier.MBarrierLayout())
+    for place in gl.static_range(AHEAD + 1):
+        mbarrier.init(ready.index(place), count=1)
+    fence_async_shared()
+    m, n = gl.program_id(0) * 64, gl.program_id(1) * 128
+    total = gl.zeros([64, 128], gl.float32, LAYOUT)
+    for step in range(-AHEAD, K // 64):
+        later = step + AHEAD
+        slot, wanted = later % (AHEAD + 1), later < K // 64
+        mbarrier.expect(ready.index(slot), (64 + 128) * 64 * 2, pred=wanted)
+        tma.async_copy_global_to_shared(a_tiles, [m, later * 64], ready.index(slot), a_ring.index(slot), pred=wanted)
+        tma.async_copy_global_to_shared(b_tiles, [later * 64, n], ready.index(slot), b_ring.index(slot), pred=wanted)
+        if step >= 0:
+            slot = step % (AHEAD + 1)
+            mbarrier.wait(ready.index(slot), step // (AHEAD + 1) & 1)
+            total = warpgroup_mma(a_ring.index(slot), b_ring.index(slot), total, is_async=True)
+            total = warpgroup_mma_wait(0, deps=[total])
+    across = n + gl.arange(0, 128, layout=gl.SliceLayout(0, LAYOUT))[None, :]
+    rows = m + gl.arange(0, 64, layout=gl.SliceLayout(1, LAYOUT))[:, None]
+    gl.store(c_ptr + rows * N + across, total.to(gl.float16))
+
+
+def _given(a, b):
+    """Descriptors of the operands' tiles, and the result."""
+    tiles = gl.NVMMASharedLayout(128, 16)
+    given = [GluonDescriptor.from_tensor(t, block, tiles) for t, block in ((a, [64, 64]), (b, [64, 128]))]
+    return given, torch.empty(a.shape[0], b.shape[1], device=a.device, dtype=a.dtype)
+
+
+def partitions(a, b, *, parts=2, places=3, chain=False):
+    tiles, c = _given(a, b)
+    following = torch.arange(16, a.shape[1] + 16, 1, dtype=torch.int32, device=a.device)
+    partitions_kernel[a.shape[0] // 256, b.shape[1] // 128](
+        *tiles, following, c, b.shape[1], a.shape[1], PARTS=parts, PLACES=places, CHAIN=chain, num_warps=4
+    )
+    return c
+
+
+def alone(a, b, *, ahead=3):
+    tiles, c = _given(a, b)
+    alone_kernel[a.shape[0] // 64, b.shape[1] // 128](*tiles, c, b.shape[1], a.shape[1], AHEAD=ahead, num_warps=4)
+    return c
+
+
+def product(
+    a, b, *, BM=128, BN=128, BK=64, barriers=0, across=False, through_while=False, cut=False, last=False, num_stages=4,
+    num_warps=8,
+):  # fmt: skip
     M, K = a.shape
     N = b.shape[1]
     c = torch.empty((N, M) if across else (M, N), device=a.device, dtype=a.dtype)
     product_kernel[M // BM, N // BN](
-        a, b, c, M, N, K, BM=BM, BN=BN, BK=BK, BARRIERS=barriers, ACROSS=across, TURNED=turned, num_stages=num_stages,
-        num_warps=num_warps,
+        a, b, c, M, N, K, BM=BM, BN=BN, BK=BK, BARRIERS=barriers, ACROSS=across, WHILE=through_while, CUT=cut,
+        LAST=last, num_stages=num_stages, num_warps=num_warps,
     )  # fmt: skip
     return c.t() if across else c
 
@@ -104,15 +252,22 @@ def _cost(workload, _direction):
     return Cost(2 * m * n * k, 2 * (m * k + k * n), 2 * m * n, workload.dtype)
 
 
-def _spec(name, size, fault, twin):
-    """A kernel whose implementations are ``fault`` and ``twin``, with these settings of ``product``."""
+def _reference(a, b):
+    """The product of a triangle's steps: as many as there are rows of tiles before."""
+    ends = (torch.arange(a.shape[0], device=a.device) // 128 + 1) * 128 * a.shape[1] // a.shape[0]
+    ends = (ends + 63) // 64 * 64
+    return (a * (torch.arange(a.shape[1], device=a.device)[None, :] < ends[:, None])) @ b
+
+
+def _spec(name, size, fault, twin, call=product):
+    """A kernel whose implementations are ``fault`` and ``twin``, with these settings of ``call``."""
     return KernelSpec(
         name=name, summary=name, dims=("m", "n", "k"),
         implementations={
-            key: Implementation(lambda a, b, settings=settings: product(a, b, **settings))
+            key: Implementation(lambda a, b, settings=settings: call(a, b, **settings))
             for key, settings in (("fault", fault), ("twin", twin))
         },
-        reference=lambda a, b: a @ b, inputs=_inputs, cost=_cost, tolerance={"fp16": 2e-3},
+        reference=_reference if fault.get("cut") else lambda a, b: a @ b, inputs=_inputs, cost=_cost, tolerance={"fp16": 2e-3},
         workloads=(Workload(dict(zip("mnk", size, strict=True)), "fp16", label="one"),),
     )  # fmt: skip
 
@@ -130,5 +285,16 @@ DESCRIBED = KernelSpec(
 ONE_STAGE = _spec("one_stage", (2048, 2048, 2048), {"num_stages": 1}, {})
 EPILOGUE = _spec("epilogue", (2048, 2048, 512), {"across": True, "BM": 256}, {"BM": 256})
 BARRIERS = _spec("barriers", (2048, 2048, 2048), {"barriers": 8}, {})
+SHALLOW = _spec("shallow", (2048, 2048, 2048), {"num_stages": 2, "BK": 32}, {})
+WHILE = _spec("while", (2048, 2048, 2048), {"through_while": True}, {})
+LONG_LAST = _spec("long_last", (8192, 1024, 8192), {"cut": True, "last": True}, {"cut": True})
+RING = _spec("ring", (3072, 1408, 4096), {"places": 1}, {}, partitions)
+UNEVEN = _spec("uneven", (3072, 1408, 4096), {"parts": 3}, {}, partitions)
+CHAIN = _spec("chain", (3072, 1408, 4096), {"chain": True}, {}, partitions)
+ALONE = _spec("alone", (2048, 2048, 4096), {"ahead": 0}, {}, alone)
 #: The rule that names each fault.
-RULES = {"ONE_STAGE": "shallow-pipeline", "EPILOGUE": "epilogue-alone", "BARRIERS": "block-barriers"}
+RULES = {
+    "ONE_STAGE": "shallow-pipeline", "EPILOGUE": "epilogue-alone", "BARRIERS": "block-barriers", "SHALLOW": "shallow-pipeline",
+    "WHILE": "shallow-pipeline", "LONG_LAST": "long-tail", "RING": "shallow-pipeline",
+    "UNEVEN": "uneven-warps", "CHAIN": "starved-products", "ALONE": "shallow-pipeline",
+}  # fmt: skip

@@ -158,8 +158,9 @@ def _launched(programs):
 class OneCall:
     """A call of softmax on a GPU of which only the memory is there: programs write ``words`` words of records a warp."""
 
-    def __init__(self, programs, words, slowdowns=(1.2,)):
-        ref, workload = KERNELS["reduction"]
+    def __init__(self, programs, words, slowdowns=(1.2,), kernel="reduction"):
+        ref, workload = KERNELS[kernel]
+        self.function = {"reduction": "softmax_rows_kernel", "plain": "mm_kernel"}[kernel]
         spec = execute.load_spec(ref)
         (self.launch,), _ = compiler.launches_of(Case(spec.name, "triton", "forward", workload), spec, "sm_90")
         self.programs, self.words, self.slowdowns = programs, words, [1.0, *slowdowns]
@@ -170,7 +171,7 @@ class OneCall:
             driver.CudaLauncher(None, offline.ask_compiler(self.launch).metadata)(self.programs, 1, 1, 0, 0)
 
     def timed(self, _call):
-        return {"softmax_rows_kernel": [self.slowdowns.pop(0) * 1e-5]}
+        return {self.function: [self.slowdowns.pop(0) * 1e-5]}
 
     def recorded(self):
         def created(launcher, _source, metadata):
@@ -217,9 +218,15 @@ def test_a_call_without_a_triton_kernel_does_not_apply():
 
 
 def test_a_kernel_that_records_slow_down_gets_fewer_then_none():
-    assert OneCall(3, 10, slowdowns=(2.5, 1.5)).recorded()["kinds"] == sorted(records.LEVELS[1])
-    with pytest.raises(NotApplicable, match=r"slow softmax down 2\.1×, .* profile a problem whose programs do more"):
-        OneCall(3, 10, slowdowns=(4, 3, 2.1)).recorded()
+    assert OneCall(3, 10, slowdowns=(1.3, 1.1), kernel="plain").recorded()["kinds"] == sorted(records.LEVELS[1])
+    assert OneCall(3, 10, slowdowns=(2.5, 1.4, 1.2), kernel="plain").recorded()["kinds"] == sorted(records.LEVELS[2])
+    # A kernel without waits and products keeps all records.
+    assert OneCall(3, 10, slowdowns=(1.9,)).recorded()["kinds"] == sorted(records.KINDS)
+    for kernel, slowdowns in (("plain", (4, 3, 2.1)), ("reduction", (2.1,))):
+        with pytest.raises(
+            NotApplicable, match=r"slow softmax down 2\.1×, .* profile a problem whose programs do more"
+        ):
+            OneCall(3, 10, slowdowns, kernel).recorded()
 
 
 def test_sampled_programs_are_spread_over_the_launch():
@@ -227,6 +234,9 @@ def test_sampled_programs_are_spread_over_the_launch():
     told = found["tilescope"]["launches"][0]
     assert told["programs"] == [0, 4, 9, 13, 18, 22, 27, 31]
     assert (told["plain"], told["recorded"], told["lost"], told["resident"]) == (1e-5, 1.5e-5, 0, 1)
+    assert told["spent"] == pytest.approx([17.28e-6] * 8)
+    # One of the two SMs ends 20 us before the other, 31 * 20 + 17.28 us after the first program began.
+    assert told["tail"] == pytest.approx(10 / 637.28)
     spans = [event for event in found["traceEvents"] if event["ph"] == "X"]
     assert len(spans) == 8 * 8 * 89
     assert max(event["ts"] + event["dur"] for event in spans) == pytest.approx(31 * 20 + 17.3, rel=0.01)

@@ -21,6 +21,7 @@ OURS = {
     "uneven-warps",
     "block-barriers",
     "layout-conversions",
+    "long-tail",
 }
 #: A loop of products that waits for its tiles, and one that does not.
 WAITS = {"lane_tile_wait_share": 0.5, "lane_tile_wait_line": 34, "lane_product_share": 0.3}
@@ -51,6 +52,7 @@ def found(known, moved=100 * MB):
         ({"lane_imbalance": 1.5}, "uneven-warps", "1.5× as long"),
         ({"lane_barrier_share": 0.3}, "block-barriers", "30 % of their time at barriers"),
         ({"lane_conversion_share": 0.3}, "layout-conversions", "30 % of their time in layout"),
+        ({"lane_tail_share": 0.4}, "long-tail", "the SMs idle 40 % of it after their last program"),
     ],
 )
 def test_a_loss_is_named_with_its_bound(known, rule, said):
@@ -69,6 +71,7 @@ def test_a_loss_is_named_with_its_bound(known, rule, said):
         WAITS | {"lane_tile_wait_share": 0.1},
         # Another program computes meanwhile.
         EPILOGUE | {"lane_programs_per_sm": 2},
+        {"lane_tail_share": 0.1},
         {"lane_imbalance": 1.05, "lane_barrier_share": 0.05, "lane_conversion_share": 0.1, "lane_wait_share": 0.9},
     ],
 )
@@ -89,7 +92,7 @@ def _lane(warp, *spans, group="", program=0):
     """Spans of a lane one after the other: a kind, a name, what it waits for, and its length."""
     rows, at = [], 0.0
     for kind, name, awaits, length in spans:
-        rows.append((0, "k", program, warp, group, kind, name, 7, 0, awaits, "", False, 0, at, at + length))
+        rows.append((0, "k", program, warp, group, kind, name, 7, 0, awaits, "", False, 0, 0.0, at, at + length))
         at += length
     return rows
 
@@ -109,6 +112,25 @@ def test_only_waits_within_the_loop_count():
     # The first tile of a loop has nothing to hide behind, and three products are no loop.
     assert _facts(_lane(0, TILE, *[PRODUCT, DONE] * 6))["lane_tile_wait_share"] == 0
     assert "lane_tile_wait_share" not in _facts(_lane(0, *steps[:9]))
+
+
+def test_a_product_that_its_wait_found_ended_flew_as_long_as_its_pipe_needs():
+    def share(waited, least):
+        rows = _lane(
+            0,
+            *[PRODUCT, (records.WAIT, "wait for copies", "", 8e-6), (records.WAIT, "wait for products", "", waited)]
+            * 2,
+        )
+        known = trace.frame(rows).assign(least=least)
+        known.loc[known["name"] == "product", "end"] -= 1 - 1e-6
+        for at in range(1, len(known)):
+            known.loc[at, ["start", "end"]] += known.loc[at - 1, "end"] - known.loc[at, "start"]
+        return facts.product_share(known)
+
+    # A wait of 3 us was for the product, one of 10 ns found it ended. Where its pipe is not known, it may have flown until then.
+    assert share(3e-6, 4e-6) == pytest.approx(1)
+    assert share(1e-8, 4e-6) == pytest.approx(4 / 9.01)
+    assert share(1e-8, 0.0) == pytest.approx(1)
 
 
 def test_groups_of_warps_are_compared_by_their_work():

@@ -1,10 +1,13 @@
-"""The lanes of one program: a row for each warp, a bar for each span in the colour of its kind, and arrows between warps."""
+"""The lanes of one program: a row for each warp, a bar for each span in the colour of its kind, arrows between warps, and the critical path."""
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import pandas as pd
-from bokeh.models import ColumnDataSource, LegendItem
+from bokeh.models import BasicTickFormatter, ColumnDataSource, LegendItem
 from bokeh.plotting import figure
 from tilescope.collectors.lanes import records, trace
 
@@ -24,31 +27,45 @@ _HOVER = [
 ]
 
 
-def lanes(spans: pd.DataFrame, arrows: pd.DataFrame, look: Theme) -> figure:
-    """``spans`` are rows of ``tilescope.models.lanes.program``, ``arrows`` those of ``tilescope.models.lanes.arrows``.
+def lanes(spans: pd.DataFrame, arrows: pd.DataFrame, path: pd.DataFrame, look: Theme, *, steps: bool = False) -> figure:
+    """``spans`` are rows of ``tilescope.models.lanes.program``, ``arrows`` and ``path`` those of its ``arrows`` and ``critical_path``.
 
-    If there is a boolean column ``chosen``, other spans are pale. Above ``MOST`` spans, the short ones share grey bars.
+    If there is a boolean column ``chosen``, other spans are pale. Above ``MOST`` spans, the short ones share grey bars. With ``steps``
+    they are along the steps of a loop (``by_step``).
     """
     if spans.empty:
         return empty(look, "inside", "This run has no lanes of this kernel.")
-    spans = spans.assign(chosen=spans.get("chosen", True), impl=spans["lane"], duration=spans["end"] - spans["start"])
     rows = list(dict.fromkeys(spans["lane"]))
     plot = along_time(look, "inside", rows, spans["end"].max(), x="time after the program began")
-    singles, shared = reduced(spans, MOST)
-    items = []
-    if len(shared):
-        drawn = plot.hbar(
-            y="impl", left="left", right="right", height=0.3, fill_color=look.muted, fill_alpha=0.35, line_color=None,
-            source=ColumnDataSource(shared), name="shared",
-        )  # fmt: skip
-        items.append(LegendItem(label="short spans, together", renderers=[drawn]))
-    bars = [_bars(plot, singles[singles["kind"] == kind], kind, look) for kind in trace.KINDS]
-    items += [item for item in bars if item]
-    hover(plot, [item.renderers[0] for item in items if item.label.value in trace.KINDS], _HOVER)
+    if steps:
+        plot.xaxis.axis_label, plot.xaxis.formatter = "step of the loop", BasicTickFormatter()
+        plot.x_range.update(start=float(spans["start"].min()), end=float(spans["end"].max()))
+    drawn = plot.hbar(
+        y="lane", left="left", right="right", height=0.3, fill_color=look.muted, fill_alpha=0.35, line_color=None,
+        source=ColumnDataSource(), name="shared",
+    )  # fmt: skip
+    items = [LegendItem(label="short spans, together", renderers=[drawn])] if len(spans) > MOST else []
+    bars = [_bars(plot, kind, look) for kind in trace.KINDS if (spans["kind"] == kind).any()]
+    items += bars
+    hover(plot, [item.renderers[0] for item in bars], _HOVER)
+    fill(plot, spans)
     _arrows(plot, spans, arrows, look, items)
+    _path(plot, path, look, items)
     plot.height = 136 + _ROW * len(rows)
     legend(plot, look, items)
     return plot
+
+
+def fill(plot: figure, spans: pd.DataFrame, start: float = -math.inf, end: float = math.inf) -> None:
+    """Gives the figure the spans between two times, which are fewer, so that shorter ones have a bar of their own."""
+    seen = spans[(spans["end"] >= start) & (spans["start"] <= end)]
+    known = seen.assign(chosen=seen.get("chosen", True), duration=seen.get("duration", seen["end"] - seen["start"]))
+    singles, shared = reduced(known.assign(impl=known["lane"]), MOST)
+    for one in plot.renderers:
+        if one.name == "shared":
+            one.data_source.data = dict(shared.rename(columns={"impl": "lane"}).items())
+        elif one.name == "bars":
+            one.data_source.data = _columns(singles[singles["kind"] == one.tags[0]])
 
 
 def _shade(kind: str, look: Theme) -> str:
@@ -59,33 +76,47 @@ def _shade(kind: str, look: Theme) -> str:
     }.get(kind, look.muted)  # fmt: skip
 
 
-def _bars(plot: figure, rows: pd.DataFrame, kind: str, look: Theme) -> LegendItem | None:
-    if rows.empty:
-        return None
-    texts = {f"{name}_text": [write(v, "second") for v in rows[name]] for name in ("start", "duration")}
-    quiet = kind == trace.ARITHMETIC
-    data = {
+def _bars(plot: figure, kind: str, look: Theme) -> LegendItem:
+    drawn = plot.hbar(
+        y="lane", left="start", right="end", height=0.3 if kind == trace.ARITHMETIC else 0.7, fill_color=_shade(kind, look),
+        fill_alpha="alpha", line_color=None, hatch_pattern="/" if kind == records.REDUCTION else " ", hatch_color=look.ground,
+        hatch_alpha=0.6, source=ColumnDataSource(), name="bars",
+    )  # fmt: skip
+    drawn.tags = [kind]
+    return LegendItem(label=kind, renderers=[drawn])
+
+
+def _columns(rows: pd.DataFrame) -> dict[str, Any]:
+    """Data of the bars and their tooltips, a value for each span."""
+    times = {"start": rows.get("began", rows["start"]), "duration": rows["duration"]}
+    texts = {f"{name}_text": [write(v, "second") for v in values] for name, values in times.items()}
+    quiet = rows["kind"] == trace.ARITHMETIC
+    return {
         "lane": rows["lane"], "start": rows["start"], "end": rows["end"], "name": rows["name"],
         "awaits": rows["awaits"].where(rows["awaits"] != "", "-"), "line": [str(n) if n else "-" for n in rows["line"]],
-        "alpha": np.where(rows["chosen"], 0.35 if quiet else 0.92, 0.12), **texts,
+        "alpha": np.where(rows["chosen"], np.where(quiet, 0.35, 0.92), 0.12), **texts,
     }  # fmt: skip
-    drawn = plot.hbar(
-        y="lane", left="start", right="end", height=0.3 if quiet else 0.7, fill_color=_shade(kind, look), fill_alpha="alpha",
-        line_color=None, hatch_pattern="/" if kind == records.REDUCTION else " ", hatch_color=look.ground, hatch_alpha=0.6,
-        source=ColumnDataSource(data), name="bars",
-    )  # fmt: skip
-    return LegendItem(label=kind, renderers=[drawn])
+
+
+def _path(plot: figure, path: pd.DataFrame, look: Theme, items: list[LegendItem]) -> None:
+    """A line through the lanes that the program's time consists of, from its start to its end."""
+    apart = path["lane"].ne(path["lane"].shift()).cumsum()
+    runs = path.groupby(apart).agg(lane=("lane", "first"), start=("start", "min"), end=("end", "max"))
+    data = {"x": runs[["start", "end"]].to_numpy().ravel(), "y": np.repeat(runs["lane"].to_numpy(), 2)}
+    drawn = plot.line(
+        "x", "y", source=ColumnDataSource(data), line_color=look.ink, line_width=2, line_alpha=0.85, name="path"
+    )
+    items.append(LegendItem(label="critical path", renderers=[drawn]))
 
 
 def _arrows(plot: figure, spans: pd.DataFrame, arrows: pd.DataFrame, look: Theme, items: list[LegendItem]) -> None:
     """Lines from an arrival at a barrier to the end of the wait, with a mark at the wait."""
     lane = dict(zip(spans["warp"], spans["lane"], strict=True))
     between = arrows[arrows["from_warp"] != arrows["to_warp"]]
-    waits = spans.loc[spans["kind"] == records.WAIT].set_index(["warp", "end"])["duration"]
-    between = between.assign(
-        wait=[waits.get((w, t), 0.0) for w, t in zip(between["to_warp"], between["to_time"], strict=True)]
-    )
-    between = between.nlargest(MOST_ARROWS, "wait")
+    waits = spans.loc[spans["kind"] == records.WAIT]
+    lengths = dict(zip(zip(waits["warp"], waits["end"], strict=True), waits["end"] - waits["start"], strict=True))
+    ends = zip(between["to_warp"], between["to_time"], strict=True)
+    between = between.assign(wait=[lengths.get(end, 0.0) for end in ends]).nlargest(MOST_ARROWS, "wait")
     if between.empty:
         return
     data = ColumnDataSource(

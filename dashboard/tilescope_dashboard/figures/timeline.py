@@ -92,11 +92,12 @@ def reduced(launches: pd.DataFrame, most: int = MOST) -> tuple[pd.DataFrame, pd.
     """
     if len(launches) <= most:
         return launches, pd.DataFrame(columns=["impl", "left", "right", "launches", "busy"])
-    window = launches["end"].max() or 1e-9
+    first = launches["start"].min()
+    window = launches["end"].max() - first or 1e-9
     # No launch is longer than the window, so adding it ranks requested launches first.
     own = _longest(launches["duration"] + window * launches["chosen"], most)
     rest = launches[~own]
-    slot = (rest["start"] / window * _SLOTS).astype(int)
+    slot = ((rest["start"] - first) / window * _SLOTS).astype(int)
     grouped = rest.groupby([rest["impl"], slot], sort=False)
     shared = grouped.agg(
         left=("start", "min"), right=("end", "max"), launches=("start", "size"), busy=("duration", "sum")

@@ -170,9 +170,10 @@ def _lanes(loaded: LoadedRun, plain: pd.DataFrame) -> Part | None:
         return None
     launch, program = found.spans.iloc[0][["launch", "program"]]
     spans = waits.program(found.spans, launch, program)
-    drawn = partial(draw_lanes, spans, waits.arrows(spans))
-    listed = lanes.listed(found.spans[found.spans["launch"] == launch])
-    return Part("Inside", lanes.sentence(found, launch).line, (drawn,), Table(listed, lanes.LINES))
+    arrows, lines = waits.arrows(spans), lanes.lines(found, launch)
+    drawn = partial(draw_lanes, spans, arrows, waits.critical_path(spans, arrows))
+    columns = [column for column in lanes.LINES if column.name not in lanes.BEFORE]
+    return Part("Inside", lanes.sentence(found, launch, lines).line, (drawn,), Table(lanes.listed(lines), columns))
 
 
 def _curves(row: dict[str, Any], target: str) -> Iterable[MakeFigure]:

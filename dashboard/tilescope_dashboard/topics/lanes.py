@@ -1,4 +1,4 @@
-"""Inside: what a kernel's warps wait for, how long products are in flight, and each line's time."""
+"""Inside: what a kernel's warps wait for, how long products are in flight, its critical path, and each line's time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ NEEDED = frozenset({"lane_wait_share"})
 #: Columns of ``listed``'s frame.
 LINES = (
     Column("line", "line", "count"), Column("name", "operation"), Column("kind", "kind"), Column("awaits", "waits for"),
-    Column("share", "share of the warps' time", "ratio"), Column("time", "time of a warp", "second"),
-    Column("count", "times a warp", "count"),
+    Column("critical", "share of the critical path", "ratio"), Column("share", "share of the warps' time", "ratio"),
+    Column("time", "time of a warp", "second"), Column("count", "times a warp", "count"),
+    Column("critical_before", "critical path, baseline", "ratio"), Column("time_before", "time of a warp, baseline", "second"),
 )  # fmt: skip
 NOTHING = Sentence(
     "Inside",
@@ -28,14 +29,32 @@ GONE = Sentence(
 )
 
 
-def listed(spans: pd.DataFrame) -> pd.DataFrame:
-    """The lines' times, the longest first. A time outside of any line has none."""
-    found = trace.by_line(spans)
+#: The columns of ``LINES`` that have the baseline's values.
+BEFORE = ("critical_before", "time_before")
+#: Parts of a critical path that the text names.
+_PARTS = 3
+
+
+def lines(lanes: model.Lanes, launch: int) -> pd.DataFrame:
+    """The lines' times, the longest first."""
+    return model.by_line(lanes.spans[lanes.spans["launch"] == launch])
+
+
+def listed(found: pd.DataFrame, before: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Rows of ``LINES``, with those of a baseline's ``lines`` where there is one. A time outside of any line has none."""
+    names = {"critical": "critical_before", "time": "time_before"}
+    if before is None:
+        found = found.assign(**dict.fromkeys(BEFORE, float("nan")))
+    else:
+        found = found.merge(before[[*trace.LINE, *names]].rename(columns=names), "outer", trace.LINE, sort=False)
+        found = found.sort_values("share", ascending=False, ignore_index=True)
     return found.assign(line=found["line"].where(found["line"] > 0).astype("Float64"))
 
 
-def sentence(lanes: model.Lanes, launch: int) -> Sentence:
-    """The headline: the longest wait, and products in flight. The text says how much records slow the kernel down."""
+def sentence(lanes: model.Lanes, launch: int, found: pd.DataFrame) -> Sentence:
+    """The headline: the longest wait, and products in flight. The text has the critical path, and how much records slow the kernel down.
+    ``found`` are its ``lines``.
+    """
     own = lanes.spans[lanes.spans["launch"] == launch]
     told = lanes.launches[launch]
     wait = model.longest_wait(own)
@@ -46,7 +65,12 @@ def sentence(lanes: model.Lanes, launch: int) -> Sentence:
         title += f", at line {wait.line}" if wait.line else ""
     if (own["kind"] == records.PRODUCT).any():
         title += f"; products are in flight {write(facts.product_share(own), 'ratio')} of the time"
-    parts = []
+    first = found.nlargest(_PARTS, "critical")
+    path = (
+        f"{write(row.critical, 'ratio')} {row.name}{f' at line {row.line}' if row.line else ''}"
+        for row in first.itertuples(index=False, name="Row")
+    )
+    parts = [f"The critical path is {', '.join(path)}."]
     plain, slow = told.get("plain"), told.get("recorded")
     if isinstance(plain, float) and isinstance(slow, float):
         parts.append(
@@ -55,7 +79,7 @@ def sentence(lanes: model.Lanes, launch: int) -> Sentence:
     kinds = told["kinds"]
     if isinstance(kinds, list) and len(kinds) < len(records.KINDS):
         parts.append(
-            f"Only {', '.join(kinds)} operations have records: all of them would slow the kernel down too much."
+            f"Only operations of these kinds have records: {', '.join(kinds)}. All kinds would slow the kernel down more (--lanes-slowdown)."
         )
     count = own["program"].nunique()
     parts.append(f"{count} of the launch's programs {'were' if count > 1 else 'was'} sampled.")

@@ -1,4 +1,4 @@
-"""Inside: what each warp of a program does, what it waits for, and the time of each source line."""
+"""Inside: what each warp of a program does, what it waits for, the critical path, and the time of each source line."""
 
 from __future__ import annotations
 
@@ -10,82 +10,109 @@ import panel_material_ui as pmui
 from tilescope.models import lanes as model
 from tilescope.table.case import Case
 
-from tilescope_dashboard.components import layout
+from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.choice import Choice
 from tilescope_dashboard.components.tables import table
 from tilescope_dashboard.components.trace_links import kept
-from tilescope_dashboard.data import frames, run_cache
+from tilescope_dashboard.data import kernel_cases, run_cache
 from tilescope_dashboard.data.recordings import Question, rows_of
-from tilescope_dashboard.figures.lanes import lanes as draw
+from tilescope_dashboard.figures import lanes as figures
+from tilescope_dashboard.topics import baselines
 from tilescope_dashboard.topics import lanes as topic
+from tilescope_dashboard.topics.changed_findings import Side, sides
 from tilescope_dashboard.views.base import View
+
+#: What the lanes are drawn along.
+_TIME, _STEPS = "time", "steps of the loop"
+_Lanes = tuple[model.Lanes, Side]
 
 
 class Inside(View):
-    """The lanes of one sampled program of a launch."""
+    """The lanes of one sampled program of a launch, of the case nearest to the state's; those of the baseline's first program below."""
 
     name_in_address, title, question = "inside", "Inside", Question(rows_of(topic.NEEDED))
 
     def build(self) -> list[Any]:
-        self.chart, self.traces = chart(), layout.column()
+        self.chart, self.other, self.traces = chart(), chart(), layout.column()
+        self.beside = html_text.pane()
         self.table = table(topic.LINES, pagination="remote")
-        self._problem, self._impl = Choice("workload", 280, self._pick), Choice("implementation", 150, self._load)
-        self._program = Choice("program", 260, self._draw)
+        self._program, self._along = Choice("program", 260, self._draw), Choice("along", 150, self._draw)
         self._filter = pmui.TextInput(label="operation or line contains", size="small", width=210)
         self._filter.param.watch(lambda _: self._draw(), "value")
-        choices = pn.FlexBox(self._problem, self._impl, self._program, self._filter, gap="6px")
-        return [choices, self.chart, self.traces, self.saved(self.table, "lines")]
+        self.state.param.watch(self._changed, "compared")
+        choices = pn.FlexBox(self._program, self._along, self._filter, gap="6px")
+        return [self.chart, self.beside, self.other, choices, self.traces, self.saved(self.table, "lines")]
 
     def update(self) -> None:
-        rows = self.usual
-        self._rows = rows[rows["metric"].isin(topic.NEEDED)]
-        options = frames.problems(self._rows)
-        anew = self.elsewhere()
-        first = frames.first_problem(rows, options.values(), self.state.chosen)
-        self._problem.offer(options, first if anew else self._problem.value or first, anew=anew)
-        self._load()
-
-    def _pick(self) -> None:
-        workload, direction = self._problem.value
-        self.choose(self._load, workload=workload, direction=direction)
-
-    def _load(self) -> None:
-        """Read the lanes of the chosen case and offer its programs."""
-        workload, direction = self._problem.value or ("", "")
-        here = self._rows[(self._rows["workload"] == workload) & (self._rows["pass"] == direction)]
-        impls = list(dict.fromkeys(frames.with_first(here, {"impl": "triton"})["impl"]))
-        self._impl.offer(impls, self._impl.value if self._impl.value in impls else next(iter(impls), None))
-        own = here[here["impl"] == self._impl.value]
-        self._lanes: model.Lanes | None = None
-        if len(own) and self.loaded:
-            found = own.iloc[0]
-            self._case = Case(found["kernel"], found["impl"], direction, workload, found["config"])
-            loaded, case = self.loaded, self._case
-            self._lanes = run_cache.kept(loaded, ("lanes", case), lambda: model.of_case(loaded, case))
-        if self._lanes is None or self._lanes.spans.empty:
-            self.say_nothing(topic.GONE if len(own) else topic.NOTHING)
+        self._found = self._lanes_of(self.loaded, self.state.kernel, self.state.standing)
+        if self._found is None:
+            rows = self.usual
+            self.say_nothing(topic.GONE if rows["metric"].isin(topic.NEEDED).any() else topic.NOTHING)
             return
-        self.body.visible = True
-        programs = self._lanes.spans[["launch", "function", "program"]].drop_duplicates()
+        lanes, own = self._found
+        tokens = self.state.compared if self.loaded is self.state.loaded else ()
+        others = ((self._lanes_of(*side), token) for side, token in sides(own, tokens, run_cache.open_cached))
+        self._baseline = next(((found, token) for found, token in others if found), None)
+        programs = lanes.spans[["launch", "function", "program"]].drop_duplicates()
         several = programs["launch"].nunique() > 1
         labels = {
             (f"{row.function}: " if several else "") + f"program {row.program}": (row.launch, row.program)
             for row in programs.itertuples()
         }
-        self._program.offer(labels, next(iter(labels.values())), anew=True)
+        self._program.offer(labels, next(iter(labels.values())))
+        self._along.offer([_STEPS, _TIME] if self._baseline else [_TIME], _STEPS if self._baseline else _TIME)
+        self._along.visible = self._baseline is not None
         self._draw()
 
+    def _lanes_of(self, loaded: Any, kernel: str, case: kernel_cases.KernelCase | None) -> _Lanes | None:
+        """The lanes of the kernel's case that is nearest to this one, cached with the run; None where it has none."""
+        if loaded is None:
+            return None
+        rows = loaded.table[(loaded.table["kernel"] == kernel) & loaded.table["metric"].isin(topic.NEEDED)]
+        known = list(kernel_cases.cases(rows).values())
+        nearest = kernel_cases.closest(known, case or next(iter(known), kernel_cases.KernelCase("", "", "")))
+        if nearest is None:
+            return None
+        of = Case(kernel, nearest.impl, nearest.direction, nearest.workload, nearest.config)
+        found = run_cache.kept(loaded, ("lanes", of), lambda: model.of_case(loaded, of))
+        return (found, Side(loaded, kernel, nearest)) if found is not None and len(found.spans) else None
+
     def _draw(self) -> None:
-        if self._lanes is None or self._program.value is None:
+        if self._found is None or self._program.value is None:
             return
-        launch, number = self._program.value
-        spans = model.program(self._lanes.spans, launch, number)
-        self.say(topic.sentence(self._lanes, launch))
-        self.chart.object = draw(spans.assign(chosen=self._chosen(spans)), model.arrows(spans), self.look)
-        self.traces.objects = kept(self.loaded, model.COLLECTOR, self._case, self.origin)
-        lines = topic.listed(self._lanes.spans[self._lanes.spans["launch"] == launch])
-        self.table.fill(lines[self._chosen(lines)])
+        (lanes, own), (launch, number) = self._found, self._program.value
+        lines, before = self._lines(self._found, launch), None
+        self.say(topic.sentence(lanes, launch, lines))
+        self.chart.object = self._picture(lanes, launch, number)
+        self.beside.visible = self.other.visible = self._baseline is not None
+        if self._baseline:
+            found, token = self._baseline
+            first = found[0].spans.iloc[0]
+            before = self._lines(found, first["launch"])
+            said = topic.sentence(found[0], first["launch"], before)
+            name = baselines.name_of(token, self.state.runs, {})
+            self.beside.object = html_text.heading(f"{name}: {said.title}") + html_text.paragraph(said.text)
+            self.other.object = self._picture(found[0], first["launch"], first["program"])
+            if hasattr(self.chart.object, "x_range"):
+                self.other.object.x_range = self.chart.object.x_range
+        self.traces.objects = kept(self.loaded, model.COLLECTOR, Case(own.kernel, *own.case), self.origin)
+        self.table.hide([] if self._baseline else list(topic.BEFORE))
+        found_lines = topic.listed(lines, before)
+        self.table.fill(found_lines[self._chosen(found_lines)])
+
+    def _lines(self, found: _Lanes, launch: int) -> pd.DataFrame:
+        lanes, side = found
+        return run_cache.kept(
+            side.loaded, ("lines of lanes", side.kernel, side.case, launch), lambda: topic.lines(lanes, launch)
+        )
+
+    def _picture(self, lanes: model.Lanes, launch: int, number: int) -> Any:
+        spans = model.program(lanes.spans, launch, number)
+        arrows = model.arrows(spans)
+        drawn = [spans.assign(chosen=self._chosen(spans)), arrows, model.critical_path(spans, arrows)]
+        steps = self._along.value == _STEPS
+        return figures.lanes(*(model.by_step(*drawn) if steps else drawn), self.look, steps=steps)
 
     def _chosen(self, rows: pd.DataFrame) -> pd.Series:
         """Whether the name of an operation, or its line, has the text."""

@@ -57,6 +57,12 @@ def add_settings(parser: argparse.ArgumentParser, collect: bool = True) -> None:
             "--collect", metavar="NAME,…", help="auto (all that can run here), or collectors by name", **listed
         )
         parser.add_argument(
+            "--lanes-slowdown",
+            type=_ratio,
+            metavar="RATIO",
+            help="most that lanes' records may slow a kernel down before fewer kinds of operations have them (1.15)",
+        )
+        parser.add_argument(
             "--renew-ceilings",
             action="store_true",
             default=None,
@@ -96,8 +102,20 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "interpreter_limit": arguments.interpreter_limit,
         "not_finite": arguments.not_finite,
         "renew_ceilings": getattr(arguments, "renew_ceilings", None),
+        "lanes_slowdown": getattr(arguments, "lanes_slowdown", None),
     }
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _ratio(text: str) -> float:
+    """A ratio of at least 1. Raises ArgumentTypeError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 1 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no ratio of at least 1, such as 1.15")
+    return value
 
 
 def seconds(text: str) -> float:

@@ -76,6 +76,7 @@ class Settings(TypedDict, total=False):
     timeout: float
     batch: int
     interpreter_limit: float
+    lanes_slowdown: float
     one_size: list[str]
     check_limit: float
     measure_ceilings: bool

@@ -122,6 +122,7 @@ _ALL = (
     Metric("lane_epilogue_share", "share of a program's time after its last product", "ratio"),
     Metric("lane_imbalance", "time of the busiest group of warps over the mean of the groups", "ratio"),
     Metric("lane_free_wait_share", "share of the time of warps that copy in which they wait for a free place", "ratio"),
+    Metric("lane_tail_share", "share of the SMs' time after their last program, while others run", "ratio"),
     Metric("lane_programs_per_sm", "programs that ran on an SM at the same time", "count"),
     Metric("launch_start", "start of a launch after the first of its repetition", "second"),
     Metric("stream_overlap", "time by which a launch ends after a later launch of its stream", "second"),

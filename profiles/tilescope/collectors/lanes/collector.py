@@ -29,10 +29,12 @@ SUFFIX = ".trace.json.gz"
 Durations = Mapping[str, list[float]]
 #: Calls that are timed with records and without.
 REPETITIONS = 7
-#: The most that a kernel may take with records over without.
+#: The most that a kernel should take with records over without: above it fewer kinds have records (the setting ``lanes_slowdown``).
+AIM = 1.15
+#: The most that it may take with the fewest kinds.
 SLOWDOWN = 2.0
 _REFUSED = (
-    "records slow {} down {:.1f}×, more than {:.0f}× even where only waits and products have them: profile a problem whose programs "
+    "records slow {} down {:.1f}×, more than {:.0f}× even where few kinds of operations have them: profile a problem whose programs "
     "do more each"
 )
 
@@ -58,14 +60,19 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     run()
     observe.once(run, out, case)
     try:
-        found = recorded(run, case.kernel, _durations)
+        found = recorded(run, case.kernel, _durations, float(settings.get("lanes_slowdown", AIM)))
     except records.NotRecordable as error:
         raise NotApplicable(str(error)) from None
     out.write_bytes(gzip.compress(json.dumps(found, separators=(",", ":")).encode(), mtime=0))
 
 
-def recorded(run: Callable[[], Any], name: str, timed: Callable[[Callable[[], Any]], Durations]) -> dict[str, Any]:
-    """The trace of a call of the kernel ``name``, which ``timed`` times. Raises NotApplicable, NotRecordable."""
+def recorded(
+    run: Callable[[], Any], name: str, timed: Callable[[Callable[[], Any]], Durations], aim: float = AIM
+) -> dict[str, Any]:
+    """The trace of a call of the kernel ``name``, which ``timed`` times. Raises NotApplicable, NotRecordable.
+
+    The kinds with records are the most with which the kernels take up to ``aim`` times as long; the fewest where none do.
+    """
     import torch  # noqa: PLC0415
 
     from tilescope.collectors.lanes import recording  # noqa: PLC0415
@@ -88,8 +95,6 @@ def recorded(run: Callable[[], Any], name: str, timed: Callable[[Callable[[], An
                 continue
             torch.cuda.synchronize()
             if not made.launches:
-                if slowdown > SLOWDOWN:
-                    break  # fewer kinds leave no record
                 raise NotApplicable(f"{name} launches no Triton kernel")
             wanted = min(recording.room_of(made.launches), most)
             if wanted > room:
@@ -99,8 +104,8 @@ def recorded(run: Callable[[], Any], name: str, timed: Callable[[Callable[[], An
             slow = timed(run)
             names = {launched.function for launched in made.launches}
             slowdown = _sum(slow, names) / _sum(plain, names)
-            if slowdown > SLOWDOWN:
-                levels.pop(0)
+            levels = records.fewer(levels, made.compiled.values())
+            if slowdown > (aim if levels else max(aim, SLOWDOWN)):
                 continue
             made.launches.clear()
             made.keeping, made.left_out = True, 0
@@ -155,8 +160,8 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
         own = found[found["launch"] == launch]
         values = {"lanes_slowdown": told["recorded"] / told["plain"]} if "recorded" in told and "plain" in told else {}
         values |= facts.of_launch(own)
-        if "resident" in told:
-            values["lane_programs_per_sm"] = told["resident"]
+        known = {"lane_programs_per_sm": "resident", "lane_tail_share": "tail"}
+        values |= {metric: told[key] for metric, key in known.items() if key in told}
         rows += [
             case.row(name, value, "lanes", launch=launch, function=told["function"]) for name, value in values.items()
         ]

@@ -10,7 +10,9 @@ import pandas as pd
 
 from tilescope.collectors.lanes import records
 
-_PRODUCT_WAIT, _FREE, _BLOCK_BARRIER = "wait for products", "arrive at barrier", "block barrier"
+_PRODUCT_WAIT, _FREE = "wait for products", "arrive at barrier"
+#: Seconds above which a wait for products waited for them, and did not find them ended.
+_BLOCKED = 1e-7
 #: Steps that a loop of products must have for its waits to count as those of each step.
 _STEPS = 4
 
@@ -24,7 +26,7 @@ def of_launch(own: pd.DataFrame) -> dict[str, float]:
     found = {
         "lane_wait_share": took[own["kind"] == records.WAIT].sum() / whole,
         "lane_conversion_share": took[own["kind"] == records.CONVERSION].sum() / whole,
-        "lane_barrier_share": took[own["name"] == _BLOCK_BARRIER].sum() / whole,
+        "lane_barrier_share": took[own["name"] == records.BLOCK_BARRIER].sum() / whole,
     }
     if (own["kind"] == records.PRODUCT).any():
         found["lane_product_share"] = product_share(own)
@@ -34,7 +36,7 @@ def of_launch(own: pd.DataFrame) -> dict[str, float]:
 
 def product_share(own: pd.DataFrame) -> float:
     """The share of the programs' time in which a product of one of their warps is in flight, from its start to the end of the wait
-    for it.
+    for it, or where that wait found it ended, to the end of the time that its pipe needs.
     """
     busy = whole = 0.0
     for _, program in own.groupby(["launch", "program"], sort=False):
@@ -46,15 +48,19 @@ def product_share(own: pd.DataFrame) -> float:
 
 
 def _flights(lane: pd.DataFrame) -> Iterator[tuple[float, float]]:
-    flying: deque[float] = deque()
-    columns = (lane[name] for name in ("kind", "pending", "start", "end"))
-    for kind, pending, start, end in zip(*columns, strict=True):
+    flying: deque[tuple[float, float]] = deque()
+    columns = (lane[name] for name in ("kind", "pending", "least", "start", "end"))
+    ended = 0.0
+    for kind, pending, least, start, end in zip(*columns, strict=True):
         if kind == records.PRODUCT:
-            flying.append(start)
+            flying.append((start, least))
             continue
         while len(flying) > pending:
-            yield flying.popleft(), end
-    yield from ((start, float(lane["end"].max())) for start in flying)
+            begun, needed = flying.popleft()
+            found_ended = needed and end - start < _BLOCKED
+            ended = min(end, max(begun, ended) + needed) if found_ended else end
+            yield begun, ended
+    yield from ((start, float(lane["end"].max())) for start, _ in flying)
 
 
 def _union(intervals: list[tuple[float, float]]) -> float:
@@ -91,7 +97,7 @@ def _of_products(own: pd.DataFrame) -> dict[str, float]:
     computing = own[
         pd.Series(np.isin(own["warp"].to_numpy(), products["start"].first().index.get_level_values("warp")), own.index)
     ]
-    busy = computing[computing["kind"] != records.WAIT]
+    busy = computing[(computing["kind"] != records.WAIT) | (computing["name"] == _PRODUCT_WAIT)]
     by_group = (busy["end"] - busy["start"]).groupby([busy["program"], busy["group"]]).sum().groupby("group").mean()
     if len(by_group) > 1:
         counts = computing.drop_duplicates(["group", "warp"]).groupby("group").size()

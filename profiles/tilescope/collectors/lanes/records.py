@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,9 +15,15 @@ WAIT, PRODUCT, COPY, BARRIER, ACCESS, CONVERSION, REDUCTION = KINDS = (
     "wait", "product", "copy", "barrier", "access", "conversion", "reduction",
 )  # fmt: skip
 #: The kinds that are recorded, all of them first. A later set is for a kernel that the records of an earlier set slow down too much.
-LEVELS = (frozenset(KINDS), frozenset({WAIT, PRODUCT, COPY, BARRIER}), frozenset({WAIT, PRODUCT}))
+LEVELS = (
+    frozenset(KINDS),
+    frozenset({WAIT, PRODUCT, CONVERSION, COPY, BARRIER}),
+    frozenset({WAIT, PRODUCT, CONVERSION}),
+)
 #: The scope of a whole program, and the start of the scopes of its partitions.
 PROGRAM, PARTITION = "program", "partition"
+#: The name of the operation at which all warps of a block meet.
+BLOCK_BARRIER = "block barrier"
 #: Scopes that a record can tell apart.
 MOST_SCOPES = 256
 
@@ -38,8 +45,8 @@ _RECORDED = {
     "ttg.async_copy_global_to_local": (COPY, "asynchronous copy"),
     "ttng.arrive_barrier": (BARRIER, "arrive at barrier"),
     "ttng.barrier_expect": (BARRIER, "expect at barrier"),
-    "gpu.barrier": (BARRIER, "block barrier"),
-    "ttg.barrier": (BARRIER, "block barrier"),
+    "gpu.barrier": (WAIT, BLOCK_BARRIER),
+    "ttg.barrier": (WAIT, BLOCK_BARRIER),
     "tt.load": (ACCESS, "load"),
     "tt.descriptor_load": (ACCESS, "load"),
     "tt.gather": (ACCESS, "load"),
@@ -59,6 +66,8 @@ _RECORDED = {
 _AWAITED = {
     "ttg.async_wait": "asynchronous copy", "ttng.warp_group_dot_wait": "product", "ttng.async_tma_store_wait": "TMA store",
 }  # fmt: skip
+#: The pipes of products by the type of their operands, as roofs are named.
+_PIPES = {"f16": "fp16", "bf16": "bf16", "f32": "tf32", "f64": "fp64", "i8": "int8", "f8E4M3FN": "fp8", "f8E5M2": "fp8"}
 #: Operations that arrive at the barrier among their operands. The copy of a tile arrives when its bytes have.
 _ARRIVES = frozenset({"ttng.async_tma_copy_global_to_local", "ttng.async_tma_gather", "ttng.arrive_barrier"})
 
@@ -72,6 +81,8 @@ _VIEW = re.compile(r"^\s*(%[\w.$-]+) = ttg\.(?:memdesc_index|memdesc_subslice|me
 _SPECIALIZED = re.compile(r"^\s*(?:%[\w.:#-]+ = )?ttg\.warp_specialize\((.*?)\)")
 _WARPS = re.compile(r'"ttg\.num-warps" = (\d+)')
 _PENDING = re.compile(r"\bpendings = (\d+)")
+#: The last extent and the type of a product's left operand, and the extents of its result.
+_EXTENTS = re.compile(r" : [^<]*<(?:\d+x)*(\d+)x([a-z]\w*)\b.*-> [^<]*<((?:\d+x)+)")
 
 
 class NotRecordable(Exception):
@@ -87,7 +98,7 @@ class Operation:
     """A recorded operation. ``line`` is its line of the kernel's file, 0 where the compiler names none.
 
     ``barrier`` is the barrier among its operands by its name in TTGIR, ``partition`` the partition that it is in.
-    After a wait for products ``pending`` of them may still be in flight. ``uses`` are the lines of the loads whose values the operation
+    After a wait for products ``pending`` of them may still be in flight. A product has ``flops`` of the tensor cores' ``pipe``. ``uses`` are the lines of the loads whose values the operation
     itself or, in ``then_uses``, the arithmetic after it is the first to need. ``awaits`` are names and lines of what a wait waits for.
     """
 
@@ -103,6 +114,8 @@ class Operation:
     operation: str = ""
     partition: str = ""
     pending: int = 0
+    flops: int = 0
+    pipe: str = ""
 
 
 @dataclass(frozen=True)
@@ -142,6 +155,12 @@ def _file(text: str) -> str:
     # A function's text ends at the first brace in its column, whose location is the function's.
     function = re.search(r"^(\s*)tt\.func .*?^\1\} loc\((#loc\d*)\)", text, re.MULTILINE | re.DOTALL)
     return Path(locations.get(function[2], "")).name if function else ""
+
+
+def fewer(levels: Sequence[frozenset[str]], compiled: Iterable[Recorded]) -> list[frozenset[str]]:
+    """The levels after the first that leave out some of the kernels' operations, and leave waits or products among them."""
+    there = {one.kind for found in compiled for one in found.operations}
+    return [one for one in levels[1:] if one & there < levels[0] & there and one & there & {WAIT, PRODUCT}]
 
 
 class _Walk:
@@ -240,6 +259,9 @@ class _Walk:
         )
         if pending := _PENDING.search(found[4]):
             made.pending = int(pending[1])
+        if kind == PRODUCT and (extents := _EXTENTS.search(found[4])):
+            made.flops = 2 * int(extents[1]) * math.prod(map(int, extents[3].split("x")[:-1]))
+            made.pipe = _PIPES.get(extents[2], "")
         if made.arrives or found[3] in _AT_BARRIER:
             made.barrier = self._root(_barrier(found[3], found[4]))
         self.operations.append(made)
@@ -264,7 +286,7 @@ class _Walk:
                 made = [(o.name, o.line) for o in self.operations if o.arrives and o.barrier == one.barrier]
             else:
                 made = [(o.name, o.line) for o in self.operations] + sorted(self._other)
-                made = [pair for pair in made if pair[0] == _AWAITED[one.operation]]
+                made = [pair for pair in made if pair[0] == _AWAITED.get(one.operation)]
             copies = [pair for pair in made if pair[0] != "arrive at barrier"]
             one.awaits = list(dict.fromkeys(copies or made))
 

@@ -33,6 +33,8 @@ def trace(
     records and with them. At most about ``most`` records of a launch are kept.
     ``left_out`` launches of the call are not among them.
     """
+    gpu = device.detect() if device.unavailable() is None else None
+    rates = {one.name: one.value / gpu.multiprocessors for one in gpu.ceilings} if gpu else {}
     counts = Counter(launched.function for launched in launches)
     events: list[dict[str, Any]] = []
     told = []
@@ -54,7 +56,8 @@ def trace(
                 "function": launched.function, "file": launched.file, "grid": launched.grid, "warps": launched.warps,
                 "kinds": kinds, **times, "clock": clock * 1e9, "operations": operations, "scopes": scopes,
                 "programs": [program.number for program in sampled], "lost": sum(sum(p.lost) for p in sampled),
-                "resident": _resident(launched),
+                "resident": _resident(launched), "tail": _tail(launched), "rates": rates,
+                "spent": [(program.end - program.start) * 1e-9 for program in sampled],
             }
         )  # fmt: skip
         events += _events(number, launched, sampled, clock, most // max(1, len(sampled)))
@@ -79,6 +82,15 @@ def _resident(launched: Launched) -> int:
         # An end before a start at the same time.
         most = max(most, int(np.cumsum(steps[np.lexsort([steps, changes])]).max()))
     return most
+
+
+def _tail(launched: Launched) -> float:
+    """The share of the SMs' time in which an SM has ended its last program, and others have not."""
+    all_heads = heads(launched)
+    begun, ended = buffer.times(all_heads, 4), buffer.times(all_heads, 6)
+    last = [ended[all_heads[:, 2] == sm].max() for sm in np.unique(all_heads[:, 2])]
+    whole = ended.max() - begun.min()
+    return float((ended.max() - np.mean(last)) / whole) if whole else 0.0
 
 
 def _sampled(launched: Launched, most: int) -> list[buffer.Program]:

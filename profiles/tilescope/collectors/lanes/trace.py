@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,15 @@ ARITHMETIC = "arithmetic"
 #: Kinds in the order of legends.
 KINDS = (records.WAIT, records.PRODUCT, records.COPY, records.BARRIER, records.ACCESS, records.CONVERSION, records.REDUCTION, ARITHMETIC)  # fmt: skip
 #: A lane is ``launch program warp``. ``group`` is the warp's partition. ``awaits`` says what the span waits for, with its line.
+#: ``least`` is the seconds that a product takes at its pipe's rate, 0 where that is not known.
 #: ``start`` and ``end`` are seconds after the launch's first sampled program began.
 COLUMNS = [
     "launch", "function", "program", "warp", "group", "kind", "name", "line", "operation", "awaits", "barrier", "arrives",
-    "pending", "start", "end",
+    "pending", "least", "start", "end",
 ]  # fmt: skip
 _DEFAULT = "default"
+#: What the spans of a row of ``by_line`` share, in one launch.
+LINE = ["kind", "name", "line", "awaits"]
 
 
 def load(artefact: Path) -> dict[str, Any]:
@@ -53,7 +57,7 @@ def frame(rows: Iterable[tuple[Any, ...]]) -> pd.DataFrame:
 def _lane(
     told: Mapping[str, Any], launch: int, program: int, warp: int, events: list[Mapping[str, Any]]
 ) -> Iterator[tuple[Any, ...]]:
-    operations, scopes = told["operations"], told["scopes"]
+    operations, scopes, rates = told["operations"], told["scopes"], told.get("rates", {})
     partitioned = any(name.startswith(records.PARTITION) for name in scopes.values())
     whole = [event for event in events if str(event["args"]["operation"]) in scopes]
     own = sorted(
@@ -65,28 +69,35 @@ def _lane(
     begin, finish = min(e["ts"] for e in outer), max(e["ts"] + e["dur"] for e in outer)
     place = (launch, told["function"], program, warp, partition)
     cursor, last = begin, None
+
+    def between(after: Mapping[str, Any] | None, start: float, end: float) -> tuple[Any, ...]:
+        name, line, awaits = _between(after)
+        return *place, ARITHMETIC, name, line, -1, awaits, "", False, 0, 0.0, start * 1e-6, end * 1e-6
+
     for event in own:
         known = operations[str(event["args"]["operation"])]
         start, end = max(event["ts"], cursor), max(event["ts"] + event["dur"], cursor)
         if start > cursor:
-            yield (*place, *_between(last), cursor * 1e-6, start * 1e-6)
+            yield between(last, cursor, start)
         awaits = said(known["awaits"]) or said([("load", line) for line in known["uses"]])
         yield (
             *place, known["kind"], known["name"], known["line"], event["args"]["operation"], awaits, known["barrier"], known["arrives"], known["pending"],
-            start * 1e-6, end * 1e-6,
+            known.get("flops", 0) / rates.get(known.get("pipe"), math.inf), start * 1e-6, end * 1e-6,
         )  # fmt: skip
         cursor, last = end, known
     if finish > cursor:
-        yield (*place, *_between(last), cursor * 1e-6, finish * 1e-6)
+        yield between(last, cursor, finish)
 
 
-def _between(last: Mapping[str, Any] | None) -> tuple[Any, ...]:
-    """The time after the operation ``last``. It is at the operation's line, or at a load's whose values it is the first to need."""
+def _between(last: Mapping[str, Any] | None) -> tuple[str, int, str]:
+    """The time after the operation ``last``: what it is, its line (the operation's, or a load's whose values it is the first to need), and
+    those loads.
+    """
     if last is None:
-        return ARITHMETIC, "before the first operation", 0, -1, "", "", False, 0
+        return "before the first operation", 0, ""
     if used := last["then_uses"]:
-        return ARITHMETIC, "first use of a load", used[0], -1, said([("load", line) for line in used]), "", False, 0
-    return ARITHMETIC, f"after {last['name']}", last["line"], -1, "", "", False, 0
+        return "first use of a load", used[0], said([("load", line) for line in used])
+    return f"after {last['name']}", last["line"], ""
 
 
 def said(awaited: Iterable[tuple[str, int]]) -> str:
@@ -110,7 +121,7 @@ def by_line(found: pd.DataFrame) -> pd.DataFrame:
     """A row for each launch, kind, name and line, the longest first: ``time`` and ``count`` of a warp that does it, the ``waits`` of
     ``time``, and the ``share`` of the time of all lanes.
     """
-    key = ["launch", "function", "kind", "name", "line", "awaits"]
+    key = ["launch", "function", *LINE]
     took = found.assign(time=found["end"] - found["start"])
     whole = took.groupby("launch")["time"].sum()
     grouped = took.groupby(key, sort=False)

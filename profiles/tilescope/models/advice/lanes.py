@@ -25,7 +25,7 @@ def waits(subject: Subject) -> Iterator[Finding]:
     if not subject.measured or subject.saturation >= bound.AT_ROOF:
         return
     for launch in subject.launches:
-        for rule in (_tiles, _epilogue, _groups, _barriers, _conversions):
+        for rule in (_tiles, _epilogue, _groups, _barriers, _conversions, _tail):
             yield from rule(subject, launch)
 
 
@@ -119,4 +119,16 @@ def _conversions(subject: Subject, launch: LaunchValues) -> Iterator[Finding]:
             "Convert less: load and store in the order in which the values are computed with, and move tl.trans and reshapes out of "
             "the loop.",
             share, "lane_conversion_share",
+        )  # fmt: skip
+
+
+def _tail(subject: Subject, launch: LaunchValues) -> Iterator[Finding]:
+    share = _value(launch, "lane_tail_share")
+    if share >= SHARE:
+        yield _found(
+            subject, launch, "long-tail",
+            f"The launch ends unevenly: the SMs idle {share * 100:.0f} % of it after their last program, while others still run",
+            "Start the longest programs first; give every SM the same number of programs (a tile size that fills whole waves), or make "
+            "programs persistent.",
+            share, "lane_tail_share",
         )  # fmt: skip
