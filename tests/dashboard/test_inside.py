@@ -134,7 +134,7 @@ def test_many_spans_share_bars_until_fewer_are_seen() -> None:
             "start": place * 2e-6, "end": place * 2e-6 + 1e-6,
         }
     )  # fmt: skip
-    plot = figures.lanes(spans, pd.DataFrame(columns=model.ARROWS), spans.head(0), LIGHT)
+    plot = figures.lanes(model.Program(spans, pd.DataFrame(columns=model.ARROWS), spans.head(0)), LIGHT)
     counted = {name: [one for one in plot.renderers if one.name == name] for name in ("bars", "shared")}
     alone = sum(len(one.data_source.data["lane"]) for one in counted["bars"])
     assert alone + sum(one.data_source.data["launches"].sum() for one in counted["shared"]) == count

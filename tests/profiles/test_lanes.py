@@ -236,7 +236,7 @@ def test_sampled_programs_are_spread_over_the_launch():
     assert (told["plain"], told["recorded"], told["lost"], told["resident"]) == (1e-5, 1.5e-5, 0, 1)
     assert told["spent"] == pytest.approx([17.28e-6] * 8)
     # One of the two SMs ends 20 us before the other, 31 * 20 + 17.28 us after the first program began.
-    assert told["tail"] == pytest.approx(10 / 637.28)
+    assert told["tail"] == pytest.approx(10 / 637.28, rel=0.01)
     spans = [event for event in found["traceEvents"] if event["ph"] == "X"]
     assert len(spans) == 8 * 8 * 89
     assert max(event["ts"] + event["dur"] for event in spans) == pytest.approx(31 * 20 + 17.3, rel=0.01)
@@ -339,7 +339,7 @@ def test_lanes_on_a_gpu(name, tmp_path):
     artefact = tmp_path / f"{case.slug}{collector.SUFFIX}"
     collector.capture(case, spec, artefact, {})
     data = trace.load(artefact)
-    told = data["tilescope"]["launches"][0]
+    told = data.launches[0]
     assert told["lost"] == 0
     assert 0.9 < told["recorded"] / told["plain"] <= collector.SLOWDOWN
     spans = trace.spans(data)

@@ -164,7 +164,7 @@ def test_seeded_faults_are_named_and_their_twins_are_not(name, tmp_path):
         artefact = tmp_path / f"{impl}{collector.SUFFIX}"
         collector.capture(case, spec, artefact, {})
         rows = collector.parse(artefact, case)
-        time = trace.load(artefact)["tilescope"]["launches"][0]["plain"]
+        time = trace.load(artefact).launches[0]["plain"]
         timed = case.row("gpu_time", time, "torch_profiler", launch=0, function="product_kernel", sample=0)
         frame = schema.frame([*rows.to_dict("records"), timed])
         said[impl] = {one.rule for one in advice.findings(frame, device.detect())} & OURS

@@ -112,11 +112,9 @@ def test_path_of_a_lane_that_begins_late_continues_in_the_first():
 @pytest.mark.parametrize("name", ["product", "hopper"])
 def test_path_of_a_recording_adds_up_to_its_programs(name):
     spans = trace.spans(trace.load(FIXTURES / f"{name}.trace.json.gz"))
-    found = model.critical_paths(spans)
-    programs = spans.groupby("program")
-    whole = programs["end"].max() - programs["start"].min()
-    assert (found["end"] - found["start"]).sum() == pytest.approx(whole.sum())
-    assert set(found["name"]) <= set(spans["name"])
+    for own, _, found in model.programs(spans, 0).values():
+        assert (found["end"] - found["start"]).sum() == pytest.approx(own["end"].max() - own["start"].min())
+        assert set(found["name"]) <= set(own["name"])
 
 
 def test_path_without_arrows_is_the_last_warp_s_lane():
@@ -127,7 +125,9 @@ def test_path_without_arrows_is_the_last_warp_s_lane():
 def test_lines_have_their_share_of_the_critical_path():
     copies = lane(8, (WORK, 5.0), (COPY, 1.0, "%ready"), (WORK, 1.0))
     multiplies = lane(0, (WAIT, 8.0, "%ready"), (WORK, 2.0))
-    found = model.by_line(trace.frame([*multiplies, *copies])).set_index(["line", "name"])["critical"]
+    found = model.by_line(model.programs(trace.frame([*multiplies, *copies]), 0).values()).set_index(["line", "name"])[
+        "critical"
+    ]
     assert found[8, WORK] == pytest.approx(0.5)
     assert found[0, WAIT] == pytest.approx(0.2)
     assert found.sum() == pytest.approx(1)
@@ -138,7 +138,7 @@ def test_steps_of_two_programs_begin_at_the_same_places():
         rows = lane(0, (WAIT, 3.0), *[("product", 1.0), (WORK, length)] * 4)
         spans = model.program(trace.frame(rows), 0, 0)
         spans.loc[spans["name"] == "product", "kind"] = records.PRODUCT
-        (found,) = model.by_step(spans)
+        found = model.by_step(model.Program(spans, model.arrows(spans), spans)).spans
         return found[found["name"] == "product"]
 
     for found in (steps(1.0), steps(6.0)):

@@ -10,6 +10,7 @@ import pandas as pd
 from bokeh.models import BasicTickFormatter, ColumnDataSource, LegendItem
 from bokeh.plotting import figure
 from tilescope.collectors.lanes import records, trace
+from tilescope.models import lanes as model
 
 from tilescope_dashboard.data.units import write
 from tilescope_dashboard.figures.style import Theme, empty, hover, legend
@@ -27,12 +28,11 @@ _HOVER = [
 ]
 
 
-def lanes(spans: pd.DataFrame, arrows: pd.DataFrame, path: pd.DataFrame, look: Theme, *, steps: bool = False) -> figure:
-    """``spans`` are rows of ``tilescope.models.lanes.program``, ``arrows`` and ``path`` those of its ``arrows`` and ``critical_path``.
-
-    If there is a boolean column ``chosen``, other spans are pale. Above ``MOST`` spans, the short ones share grey bars. With ``steps``
-    they are along the steps of a loop (``by_step``).
+def lanes(program: model.Program, look: Theme, *, steps: bool = False) -> figure:
+    """If the spans have a boolean column ``chosen``, other spans are pale. Above ``MOST`` spans, the short ones share grey bars. With
+    ``steps`` the program is along the steps of a loop (``by_step``).
     """
+    spans, arrows, path = program
     if spans.empty:
         return empty(look, "inside", "This run has no lanes of this kernel.")
     rows = list(dict.fromkeys(spans["lane"]))

@@ -169,10 +169,9 @@ def _lanes(loaded: LoadedRun, plain: pd.DataFrame) -> Part | None:
     if found is None or found.spans.empty:
         return None
     launch, program = found.spans.iloc[0][["launch", "program"]]
-    spans = waits.program(found.spans, launch, program)
-    arrows, lines = waits.arrows(spans), lanes.lines(found, launch)
-    drawn = partial(draw_lanes, spans, arrows, waits.critical_path(spans, arrows))
-    columns = [column for column in lanes.LINES if column.name not in lanes.BEFORE]
+    programs = waits.programs(found.spans, launch)
+    lines, drawn = waits.by_line(programs.values()), partial(draw_lanes, programs[program])
+    columns = tuple(column for column in lanes.LINES if column.name not in lanes.BEFORE)
     return Part("Inside", lanes.sentence(found, launch, lines).line, (drawn,), Table(lanes.listed(lines), columns))
 
 

@@ -35,13 +35,8 @@ BEFORE = ("critical_before", "time_before")
 _PARTS = 3
 
 
-def lines(lanes: model.Lanes, launch: int) -> pd.DataFrame:
-    """The lines' times, the longest first."""
-    return model.by_line(lanes.spans[lanes.spans["launch"] == launch])
-
-
 def listed(found: pd.DataFrame, before: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Rows of ``LINES``, with those of a baseline's ``lines`` where there is one. A time outside of any line has none."""
+    """Rows of ``LINES``, ``found`` of ``model.by_line``, with those of a baseline where there is one. A time outside of any line has none."""
     names = {"critical": "critical_before", "time": "time_before"}
     if before is None:
         found = found.assign(**dict.fromkeys(BEFORE, float("nan")))
@@ -53,7 +48,7 @@ def listed(found: pd.DataFrame, before: pd.DataFrame | None = None) -> pd.DataFr
 
 def sentence(lanes: model.Lanes, launch: int, found: pd.DataFrame) -> Sentence:
     """The headline: the longest wait, and products in flight. The text has the critical path, and how much records slow the kernel down.
-    ``found`` are its ``lines``.
+    ``found`` are its lines (``model.by_line``).
     """
     own = lanes.spans[lanes.spans["launch"] == launch]
     told = lanes.launches[launch]

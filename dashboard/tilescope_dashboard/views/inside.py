@@ -82,37 +82,38 @@ class Inside(View):
         if self._found is None or self._program.value is None:
             return
         (lanes, own), (launch, number) = self._found, self._program.value
-        lines, before = self._lines(self._found, launch), None
+        (programs, lines), before = self._made(self._found, launch), None
         self.say(topic.sentence(lanes, launch, lines))
-        self.chart.object = self._picture(lanes, launch, number)
+        self.chart.object = self._picture(programs[number])
         self.beside.visible = self.other.visible = self._baseline is not None
         if self._baseline:
             found, token = self._baseline
-            first = found[0].spans.iloc[0]
-            before = self._lines(found, first["launch"])
-            said = topic.sentence(found[0], first["launch"], before)
+            others, before = self._made(found, first := int(found[0].spans["launch"].iloc[0]))
+            said = topic.sentence(found[0], first, before)
             name = baselines.name_of(token, self.state.runs, {})
             self.beside.object = html_text.heading(f"{name}: {said.title}") + html_text.paragraph(said.text)
-            self.other.object = self._picture(found[0], first["launch"], first["program"])
-            if hasattr(self.chart.object, "x_range"):
-                self.other.object.x_range = self.chart.object.x_range
+            self.other.object = self._picture(next(iter(others.values())))
+            self.other.object.x_range = self.chart.object.x_range
         self.traces.objects = kept(self.loaded, model.COLLECTOR, Case(own.kernel, *own.case), self.origin)
         self.table.hide([] if self._baseline else list(topic.BEFORE))
         found_lines = topic.listed(lines, before)
         self.table.fill(found_lines[self._chosen(found_lines)])
 
-    def _lines(self, found: _Lanes, launch: int) -> pd.DataFrame:
-        lanes, side = found
-        return run_cache.kept(
-            side.loaded, ("lines of lanes", side.kernel, side.case, launch), lambda: topic.lines(lanes, launch)
-        )
+    def _made(self, found: _Lanes, launch: int) -> tuple[dict[int, model.Program], pd.DataFrame]:
+        """The launch's programs and lines, cached with the run."""
+        (lanes, side), key = found, ("lanes drawn", *found[1][1:], launch)
 
-    def _picture(self, lanes: model.Lanes, launch: int, number: int) -> Any:
-        spans = model.program(lanes.spans, launch, number)
-        arrows = model.arrows(spans)
-        drawn = [spans.assign(chosen=self._chosen(spans)), arrows, model.critical_path(spans, arrows)]
+        def made() -> tuple[dict[int, model.Program], pd.DataFrame]:
+            programs = model.programs(lanes.spans, launch)
+            return programs, model.by_line(programs.values())
+
+        return run_cache.kept(side.loaded, key, made)
+
+    def _picture(self, program: model.Program) -> Any:
         steps = self._along.value == _STEPS
-        return figures.lanes(*(model.by_step(*drawn) if steps else drawn), self.look, steps=steps)
+        shown = model.by_step(program) if steps else program
+        chosen = shown.spans.assign(chosen=self._chosen(shown.spans))
+        return figures.lanes(shown._replace(spans=chosen), self.look, steps=steps)
 
     def _chosen(self, rows: pd.DataFrame) -> pd.Series:
         """Whether the name of an operation, or its line, has the text."""

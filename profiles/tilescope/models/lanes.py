@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -26,6 +27,14 @@ class Lanes(NamedTuple):
     launches: list[dict[str, object]]
 
 
+class Program(NamedTuple):
+    """A program as figures draw it: rows of ``program``, ``arrows`` and ``critical_path``."""
+
+    spans: pd.DataFrame
+    arrows: pd.DataFrame
+    path: pd.DataFrame
+
+
 class Wait(NamedTuple):
     """The longest wait of a launch: its ``share`` of the warps' time, its line, and what it waits for."""
 
@@ -41,7 +50,7 @@ def of_case(loaded: LoadedRun, case: Case) -> Lanes | None:
     if path is None:
         return None
     data = trace.load(path)
-    return Lanes(trace.spans(data), data["tilescope"]["launches"])
+    return Lanes(trace.spans(data), data.launches)
 
 
 def program(spans: pd.DataFrame, launch: int, number: int) -> pd.DataFrame:
@@ -69,12 +78,12 @@ def arrows(spans: pd.DataFrame) -> pd.DataFrame:
         arrived = own[own["arrives"]].sort_values("end")
         for warp, waits in own[own["kind"] == records.WAIT].groupby("warp"):
             if len(arrived):
-                found += [(barrier, *pair, warp, end) for *pair, end in _in_turn(arrived, waits) if pair[1] <= end]
+                found += [(barrier, *pair, warp, end) for *pair, end in _in_turn(arrived, waits)]
     return pd.DataFrame(found, columns=ARROWS)
 
 
 def _in_turn(arrived: pd.DataFrame, waits: pd.DataFrame) -> Iterable[tuple[int, float, float]]:
-    """The warp and the time of the arrival that ends each wait of a warp, and the end of the wait. NaN where nothing had to arrive.
+    """The warp and the time of the arrival that ends each wait of a warp that something had to arrive for, and the end of the wait.
 
     The barriers of a ring count as one, whose waits and arrivals are of its steps in turn. A step may have several of either. Waits for
     a free place in the ring are ahead of the arrivals by the number of its places, which is the least with which none comes too late.
@@ -83,17 +92,18 @@ def _in_turn(arrived: pd.DataFrame, waits: pd.DataFrame) -> Iterable[tuple[int, 
     steps: dict[int, tuple[float, int]] = {}
     for warp, own in arrived.groupby("warp"):
         each = _each_step(own, len(ends))
-        for place, end in enumerate(own["end"]):
-            steps[place // each] = max(steps.get(place // each, (0.0, 0)), (float(end), int(warp)))
-    several = _each_step(waits, len(steps))
-    nothing = float("nan"), -1
+        for place, end in enumerate(own["end"].tolist()):
+            steps[place // each] = max(steps.get(place // each, (0.0, 0)), (end, warp))
+    times, warps = (np.array(values) for values in zip(*(steps[step] for step in range(len(steps))), strict=True))
+    turn = np.arange(len(ends)) // _each_step(waits, len(steps))
     for ahead in range(len(steps)):
-        came = [steps.get(place // several - ahead, nothing) for place in range(len(ends))]
-        if all(not time > end for (time, _), end in zip(came, ends, strict=True)):
-            return [(warp, time, end) for (time, warp), end in zip(came, ends, strict=True)]
-    times = arrived["end"].to_numpy()
-    last = np.searchsorted(times, ends, side="right") - 1
-    return zip(arrived["warp"].to_numpy()[last], np.where(last < 0, np.nan, times[last]), ends, strict=True)
+        there = (turn >= ahead) & (turn - ahead < len(steps))
+        came = (turn - ahead)[there]
+        if (times[came] <= ends[there]).all():
+            return zip(warps[came], times[came], ends[there], strict=True)
+    last = np.searchsorted(arrived["end"].to_numpy(), ends, side="right") - 1
+    there = last >= 0
+    return zip(*(arrived[name].to_numpy()[last[there]] for name in ("warp", "end")), ends[there], strict=True)
 
 
 def _each_step(operations: pd.DataFrame, steps: int) -> int:
@@ -116,41 +126,51 @@ def critical_path(spans: pd.DataFrame, arrows: pd.DataFrame) -> pd.DataFrame:
     arrival and the end of the wait stays the wait's, such as a copy's flight. ``spans`` and ``arrows`` are those of ``program`` and of
     ``arrows``.
     """
-    lanes = {warp: own.index.to_numpy() for warp, own in spans.groupby("warp")}
-    starts, ends = spans["start"].to_numpy(), spans["end"].to_numpy()
-    came = {(to, end): (warp, time) for _, warp, time, to, end in arrows.itertuples(index=False)}
-    warps = spans["warp"].to_numpy()
-    at = int(ends.argmax())
-    warp, time, first = warps[at], ends[at], starts.min()
-    found = []
-    while time > first:
-        own = lanes[warp]
-        place = int(np.searchsorted(starts[own], time)) - 1
+    warps, starts, ends = (spans[name].to_numpy() for name in ("warp", "start", "end"))
+    rows = {warp: np.flatnonzero(warps == warp) for warp in np.unique(warps)}
+    begins = {warp: starts[own].tolist() for warp, own in rows.items()}
+    came = {(to, end): (warp, time) for _, warp, time, to, end in arrows.itertuples(index=False, name=None)}
+    last, first = int(ends.argmax()), int(starts.argmin())
+    warp, time = warps[last], ends[last]
+    found: list[tuple[int, float, float]] = []
+    while time > starts[first]:
+        place = bisect.bisect_left(begins[warp], time) - 1
         if place < 0:  # the lane begins here, for which the first one let it
-            warp = warps[starts.argmin()]
+            warp = warps[first]
             continue
-        row = own[place]
+        row = rows[warp][place]
         other, arrived = came.get((warp, ends[row]), (warp, 0.0))
         begin = max(starts[row], arrived)
         if begin < time:
             found.append((row, begin, time))
         warp, time = (other if begin > starts[row] else warp), begin
-    rows, begins, finishes = zip(*reversed(found), strict=True) if found else ((), (), ())
-    return spans.loc[list(rows)].assign(start=list(begins), end=list(finishes)).reset_index(drop=True)
+    parts = np.array(found[::-1]).reshape(-1, 3)
+    return spans.take(parts[:, 0].astype(int)).assign(start=parts[:, 1], end=parts[:, 2]).reset_index(drop=True)
 
 
-def by_line(spans: pd.DataFrame) -> pd.DataFrame:
-    """``trace.by_line`` of a launch, with the share of its programs' ``critical`` paths."""
-    found, path = trace.by_line(spans), critical_paths(spans)
+def programs(spans: pd.DataFrame, launch: int) -> dict[int, Program]:
+    """The sampled programs of a launch by their numbers."""
+    found = {}
+    for number in spans.loc[spans["launch"] == launch, "program"].unique():
+        own = program(spans, launch, number)
+        found[int(number)] = Program(own, led := arrows(own), critical_path(own, led))
+    return found
+
+
+def by_line(found: Iterable[Program]) -> pd.DataFrame:
+    """``trace.by_line`` of a launch's programs, with the share of their ``critical`` paths."""
+    spans, path = (pd.concat(parts) for parts in zip(*((one.spans, one.path) for one in found), strict=True))
     spent = (path["end"] - path["start"]).groupby([path[name] for name in trace.LINE]).sum()
-    return found.join((spent / spent.sum()).rename("critical"), on=trace.LINE).fillna({"critical": 0.0})
+    lines = trace.by_line(spans).join((spent / spent.sum()).rename("critical"), on=trace.LINE)
+    return lines.fillna({"critical": 0.0})
 
 
-def by_step(spans: pd.DataFrame, *others: pd.DataFrame) -> list[pd.DataFrame]:
-    """The spans, arrows and path of a program along the steps of its loop: times become the number of the step and the part of it.
+def by_step(found: Program) -> Program:
+    """A program along the steps of its loop: times become the number of the step and the part of it.
 
     A step begins with the operation that the first warp with products repeats most, or the first warp. ``began`` and ``duration`` stay times.
     """
+    spans = found.spans
     known = spans[spans["kind"] == records.PRODUCT]
     known = known if len(known) else spans[spans["operation"] >= 0]
     first = known[known["warp"] == known["warp"].min()]
@@ -160,17 +180,11 @@ def by_step(spans: pd.DataFrame, *others: pd.DataFrame) -> list[pd.DataFrame]:
 
     def step(times: pd.Series) -> np.ndarray:
         outside = np.minimum(times - starts[0], 0) + np.maximum(times - starts[-1], 0)
-        found: np.ndarray = np.interp(times, starts, places) + outside.to_numpy() * rate
-        return found
+        turned: np.ndarray = np.interp(times, starts, places) + outside.to_numpy() * rate
+        return turned
 
     timed = {"began": spans["start"], "duration": spans["end"] - spans["start"]}
-    return [
+    return Program(*(
         frame.assign(**{name: step(frame[name]) for name in ("start", "end", "from_time", "to_time") if name in frame})
-        for frame in (spans.assign(**timed), *others)
-    ]
-
-
-def critical_paths(spans: pd.DataFrame) -> pd.DataFrame:
-    """The critical paths of all programs of a launch."""
-    programs = [program(spans, *of) for of in spans[["launch", "program"]].drop_duplicates().itertuples(index=False)]
-    return pd.concat([critical_path(own, arrows(own)) for own in programs], ignore_index=True)
+        for frame in (spans.assign(**timed), found.arrows, found.path)
+    ))  # fmt: skip

@@ -156,7 +156,7 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
     data = trace.load(artefact)
     found = trace.spans(data)
     rows = []
-    for launch, told in enumerate(data["tilescope"]["launches"]):
+    for launch, told in enumerate(data.launches):
         own = found[found["launch"] == launch]
         values = {"lanes_slowdown": told["recorded"] / told["plain"]} if "recorded" in told and "plain" in told else {}
         values |= facts.of_launch(own)
@@ -171,8 +171,8 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
 @bounded_reading.parser
 def remark(artefact: Path) -> str:
     """A note on launches without lanes; empty where all have them."""
-    data = trace.load(artefact)["tilescope"]
-    count, left = len(data["launches"]), data.get("left_out", 0)
+    data = trace.load(artefact)
+    count, left = len(data.launches), data.left_out
     return f"lanes: the call's first {count} launches have them, {left} do not: memory is full" if left else ""
 
 
@@ -180,7 +180,7 @@ def remark(artefact: Path) -> str:
 def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str]]:
     """A warp's time at each source line, its waits there and their number, and no source files."""
     data = trace.load(artefact)
-    told = data["tilescope"]["launches"]
+    told = data.launches
     sums = trace.by_line(trace.spans(data))
     rows: list[dict[str, Any]] = []
     for (launch, line), own in sums[sums["line"] > 0].groupby(["launch", "line"]):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from tilescope.collectors.lanes import records
-from tilescope.files import bounded_reading, json_shape
+from tilescope.files import bounded_reading, json_shape, json_stream
 
 #: The kind of time between recorded operations.
 ARITHMETIC = "arithmetic"
@@ -24,29 +27,69 @@ COLUMNS = [
     "pending", "least", "start", "end",
 ]  # fmt: skip
 _DEFAULT = "default"
+#: Members of the file: the events, and what describes their launches.
+EVENTS, DESCRIBED = "traceEvents", "tilescope"
 #: What the spans of a row of ``by_line`` share, in one launch.
 LINE = ["kind", "name", "line", "awaits"]
 
 
-def load(artefact: Path) -> dict[str, Any]:
-    """The trace, whose ``tilescope`` describes the launches. Raises Unreadable."""
-    data: dict[str, Any] = json_shape.fit(bounded_reading.data_of(artefact), dict[str, Any], "trace")
-    described = json_shape.fit(data.get("tilescope"), dict[str, Any], "tilescope")
-    json_shape.fit(described.get("launches"), list[dict[str, Any]], "launches")
-    return data
+class Trace(NamedTuple):
+    """``launches`` describes each launch, ``left_out`` others have no lanes. ``events`` are arrays with a value for each event:
+    launch, program, warp, number of the operation, and microseconds of its start and end.
+    """
+
+    launches: list[dict[str, Any]]
+    left_out: int
+    events: dict[str, np.ndarray]
 
 
-def spans(trace: Mapping[str, Any]) -> pd.DataFrame:
+class _Arguments(Struct, gc=False):
+    launch: int = 0
+    program: int = 0
+    operation: int | None = None
+
+
+class _Event(Struct, gc=False):
+    """The needed parts of an event."""
+
+    ph: str = ""
+    tid: int = 0
+    ts: float = 0.0
+    dur: float = 0.0
+    args: _Arguments | None = None
+
+
+@functools.lru_cache(maxsize=2)
+def _load(artefact: Path, _written: int) -> Trace:
+    rows: list[tuple[float, ...]] = []
+    described: dict[str, Any] = {}
+    for member, value in json_stream.members(bounded_reading.chunks(artefact), EVENTS, _Event):
+        if member == EVENTS:
+            rows += [
+                (e.args.launch, e.args.program, e.tid, e.args.operation, e.ts, e.ts + e.dur)
+                for e in value
+                if e and e.ph == "X" and e.args and e.args.operation is not None
+            ]
+        elif member == DESCRIBED:
+            described = json_shape.fit(value, dict[str, Any], DESCRIBED)
+    launches = json_shape.fit(described.get("launches"), list[dict[str, Any]], "launches")
+    found = np.array(rows, dtype=float).reshape(-1, 6)
+    whole = [found[:, place].astype(int) for place in range(4)]
+    names = ("launch", "program", "warp", "operation", "start", "end")
+    return Trace(
+        launches, described.get("left_out", 0), dict(zip(names, (*whole, found[:, 4], found[:, 5]), strict=True))
+    )
+
+
+def load(artefact: Path) -> Trace:
+    """The trace. Raises Unreadable. The last ones are kept: several readers ask for a trace in turn."""
+    return _load(artefact, artefact.stat().st_mtime_ns)
+
+
+def spans(trace: Trace) -> pd.DataFrame:
     """Every span of every lane, by lane and then by start. The time between recorded operations is spans, too."""
-    lanes: dict[tuple[int, int, int], list[Mapping[str, Any]]] = {}
-    for event in trace["traceEvents"]:
-        if event.get("ph") == "X":
-            own = event["args"]
-            lanes.setdefault((own["launch"], own["program"], event["tid"]), []).append(event)
-    told = trace["tilescope"]["launches"]
-    rows = [row for (launch, program, warp), events in sorted(lanes.items())
-            for row in _lane(told[launch], launch, program, warp, events)]  # fmt: skip
-    return frame(rows)
+    found = [own for launch, told in enumerate(trace.launches) for own in _of_launch(trace.events, launch, told)]
+    return pd.concat(found, ignore_index=True)[COLUMNS] if found else frame([])
 
 
 def frame(rows: Iterable[tuple[Any, ...]]) -> pd.DataFrame:
@@ -54,50 +97,73 @@ def frame(rows: Iterable[tuple[Any, ...]]) -> pd.DataFrame:
     return pd.DataFrame(list(rows), columns=COLUMNS)
 
 
-def _lane(
-    told: Mapping[str, Any], launch: int, program: int, warp: int, events: list[Mapping[str, Any]]
-) -> Iterator[tuple[Any, ...]]:
-    operations, scopes, rates = told["operations"], told["scopes"], told.get("rates", {})
+def _of_launch(events: Mapping[str, np.ndarray], launch: int, told: Mapping[str, Any]) -> Iterator[pd.DataFrame]:
+    """The spans of each lane."""
+    operations = {int(number): known for number, known in told["operations"].items()}
+    scopes = {int(number): name for number, name in told["scopes"].items()}
     partitioned = any(name.startswith(records.PARTITION) for name in scopes.values())
-    whole = [event for event in events if str(event["args"]["operation"]) in scopes]
-    own = sorted(
-        (e for e in events if str(e["args"]["operation"]) in operations), key=lambda e: (e["ts"], e["ts"] + e["dur"])
-    )
-    held = {operations[str(event["args"]["operation"])]["partition"] for event in own}
-    partition = max(held, default="") or (_DEFAULT if partitioned else "")
-    outer = [e for e in whole if e["name"] == partition] or whole or own
-    begin, finish = min(e["ts"] for e in outer), max(e["ts"] + e["dur"] for e in outer)
-    place = (launch, told["function"], program, warp, partition)
-    cursor, last = begin, None
-
-    def between(after: Mapping[str, Any] | None, start: float, end: float) -> tuple[Any, ...]:
-        name, line, awaits = _between(after)
-        return *place, ARITHMETIC, name, line, -1, awaits, "", False, 0, 0.0, start * 1e-6, end * 1e-6
-
-    for event in own:
-        known = operations[str(event["args"]["operation"])]
-        start, end = max(event["ts"], cursor), max(event["ts"] + event["dur"], cursor)
-        if start > cursor:
-            yield between(last, cursor, start)
-        awaits = said(known["awaits"]) or said([("load", line) for line in known["uses"]])
-        yield (
-            *place, known["kind"], known["name"], known["line"], event["args"]["operation"], awaits, known["barrier"], known["arrives"], known["pending"],
-            known.get("flops", 0) / rates.get(known.get("pipe"), math.inf), start * 1e-6, end * 1e-6,
-        )  # fmt: skip
-        cursor, last = end, known
-    if finish > cursor:
-        yield between(last, cursor, finish)
+    table, numbers = _table(operations, told.get("rates", {})), pd.Index(operations, dtype=int)
+    own = {name: values[events["launch"] == launch] for name, values in events.items()}
+    order = np.lexsort((own["end"], own["start"], own["warp"], own["program"]))
+    own = {name: values[order] for name, values in own.items()}
+    changes = (np.diff(own["program"], prepend=-1) != 0) | (np.diff(own["warp"], prepend=-1) != 0)
+    for at in np.split(np.arange(len(order)), np.flatnonzero(changes)[1:]) if len(order) else ():
+        number, start, end = (own[name][at] for name in ("operation", "start", "end"))
+        code = numbers.get_indexer(number)
+        known = code >= 0
+        partition = max((operations[one]["partition"] for one in set(number[known])), default="")
+        partition = partition or (_DEFAULT if partitioned else "")
+        outer = np.array([scopes.get(one) == partition for one in number])
+        outer = outer if outer.any() else ~known if (~known).any() else known
+        whole = start[outer].min(), end[outer].max()
+        rows, starts, ends = _without_gaps(code[known], start[known], end[known], *whole)
+        place = {
+            "launch": launch,
+            "function": told["function"],
+            "program": own["program"][at[0]],
+            "warp": own["warp"][at[0]],
+        }
+        yield table.take(rows).assign(**place, group=partition, start=starts * 1e-6, end=ends * 1e-6)
 
 
-def _between(last: Mapping[str, Any] | None) -> tuple[str, int, str]:
-    """The time after the operation ``last``: what it is, its line (the operation's, or a load's whose values it is the first to need), and
-    those loads.
+def _without_gaps(
+    code: np.ndarray, start: np.ndarray, end: np.ndarray, begin: float, finish: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The rows of ``_table`` of a lane's operations and of the time before, between and after them, with their starts and ends.
+
+    An operation within another begins where that ends.
     """
-    if last is None:
-        return "before the first operation", 0, ""
-    if used := last["then_uses"]:
-        return "first use of a load", used[0], said([("load", line) for line in used])
-    return f"after {last['name']}", last["line"], ""
+    reached = np.maximum.accumulate(np.concatenate([[begin], end]))
+    until = np.append(np.maximum(start, reached[:-1]), max(finish, reached[-1]))
+    # In turn: the time before an operation, and the operation.
+    rows = np.stack([np.insert(code * 2 + 2, 0, 0), np.append(code * 2 + 1, 0)], axis=1).ravel()[:-1]
+    starts = np.stack([reached, until], axis=1).ravel()[:-1]
+    ends = np.append(starts[1:], until[-1])
+    there = (rows % 2 == 1) | (ends > starts)
+    return rows[there], starts[there], ends[there]
+
+
+def _table(operations: Mapping[int, Mapping[str, Any]], rates: Mapping[str, float]) -> pd.DataFrame:
+    """Of each operation a row for itself and one for the time after it. The first row is the time before any."""
+    rows = [_between(None)]
+    for number, known in operations.items():
+        awaits = said(known["awaits"]) or said([("load", line) for line in known["uses"]])
+        least = known.get("flops", 0) / rates.get(known.get("pipe", ""), math.inf)
+        own = known["barrier"], known["arrives"], known["pending"], least
+        rows += [(known["kind"], known["name"], known["line"], number, awaits, *own), _between(known)]
+    return pd.DataFrame(rows, columns=COLUMNS[5:-2])
+
+
+def _between(last: Mapping[str, Any] | None) -> tuple[Any, ...]:
+    """The time after the operation ``last``. It is at the operation's line, or at a load's whose values it is the first to need."""
+    name, line, awaits = (
+        f"after {last['name']}" if last else "before the first operation",
+        last["line"] if last else 0,
+        "",
+    )
+    if last and (used := last["then_uses"]):
+        name, line, awaits = "first use of a load", used[0], said([("load", line) for line in used])
+    return ARITHMETIC, name, line, -1, awaits, "", False, 0, 0.0
 
 
 def said(awaited: Iterable[tuple[str, int]]) -> str:
