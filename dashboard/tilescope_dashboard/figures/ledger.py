@@ -37,7 +37,7 @@ def ledger(found: Ledger | None, look: Theme) -> figure:
             hatch_pattern=hatch(place), hatch_color=look.ground, hatch_alpha=0.35, source=source, name=name,
         )  # fmt: skip
         hover(plot, drawn, [("", "@part"), ("", "@time, @share of the step")])
-        items.append(LegendItem(label=PARTS[name], renderers=[drawn]))
+        items.append(LegendItem(label=PARTS[name][:1].upper() + PARTS[name][1:], renderers=[drawn]))
         left += seconds
     legend(plot, look, items)
     return plot

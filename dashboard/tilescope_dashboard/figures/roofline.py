@@ -59,11 +59,7 @@ def roofline(points: pd.DataFrame, roofs: pd.DataFrame, look: Theme) -> figure:
     if len(points):
         _draw_points(plot, points, unit, look)
     # Above the points: ten thousand of them would hide the roofs.
-    named = {
-        "roofs": lines(standing, left, right), "memory": memory_labels(standing, look.narrow, left, low),
-        "compute": compute_labels(standing, look.narrow, right),
-    }  # fmt: skip
-    _draw_roofs(plot, {name: ColumnDataSource(columns) for name, columns in named.items()}, look)
+    draw_roofs(plot, standing, look, (left, right), low)
     return plot
 
 
@@ -180,7 +176,14 @@ def _keys(points: pd.DataFrame, look: Theme) -> list[Key]:
     return found
 
 
-def _draw_roofs(plot: figure, sources: dict[str, ColumnDataSource], look: Theme) -> None:
+def draw_roofs(plot: figure, roofs: Sequence[Roof], look: Theme, across: tuple[float, float], low: float) -> None:
+    """Draws roofs with their labels into a figure of that extent. Labels stay along their roofs when it is zoomed."""
+    left, right = across
+    named = {
+        "roofs": lines(roofs, left, right), "memory": memory_labels(roofs, look.narrow, left, low),
+        "compute": compute_labels(roofs, look.narrow, right),
+    }  # fmt: skip
+    sources = {name: ColumnDataSource(columns) for name, columns in named.items()}
     plot.segment(
         "x0", "y0", "x1", "y1", source=sources["roofs"], name="roofs", line_color=look.ink, line_width="width",
         line_dash="dash", line_alpha="alpha",

@@ -33,13 +33,15 @@ _NOTHING = (
 
 
 class Model(NamedTuple):
-    """A step's ledger, tables and suggestions. ``found`` says what the step is."""
+    """A step's ledger, tables and suggestions. ``found`` says what the step is, ``told`` are its energy and what was tried."""
 
     ledger: Ledger
     kernels: pd.DataFrame
     modules: pd.DataFrame
     suggestions: list[Suggestion]
     found: str
+    tree: pd.DataFrame
+    told: list[str]
 
 
 def of_run(loaded: LoadedRun) -> Model | None:
@@ -56,6 +58,8 @@ def of_run(loaded: LoadedRun) -> Model | None:
         modules.assign(module=indented),
         next_steps.suggestions(step, found, loaded.run.device),
         step.found or "The step of a trace",
+        modules,
+        [*([step_text.energy(step)] if step.power else []), *map(step_text.trial, step.tried)],
     )
 
 
@@ -66,11 +70,10 @@ def sentence(model: Model | None) -> Sentence:
     found = model.ledger
     share = found.parts["floor"] / found.step if found.step else 0.0
     title = f"A step takes {write(found.step, 'second')}, {write(share, 'ratio')} of it at the roofs"
-    return Sentence(title, f"{model.found}: {step_text.sentence(found)}.")
+    return Sentence(title, f"{model.found[:1].upper()}{model.found[1:]}: {step_text.sentence(found)}.")
 
 
 def advice(model: Model) -> list[str]:
-    """What to do next, a line each; one line for a step that nothing would make faster."""
-    if model.suggestions:
-        return [one.line(model.ledger.step) for one in model.suggestions]
-    return [next_steps.already_good(model.ledger, model.suggestions)]
+    """What to do next, a line each; one line for a step that nothing would make faster. Then what was tried."""
+    found = [one.line(model.ledger.step) for one in model.suggestions]
+    return [*(found or [next_steps.already_good(model.ledger, model.suggestions)]), *model.told]

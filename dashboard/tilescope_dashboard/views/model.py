@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from html import escape
 from typing import Any
 
+import pandas as pd
+from tilescope.hardware.roofs import all_roofs
+
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
+from tilescope_dashboard.components.link_table import link_table
 from tilescope_dashboard.components.tables import table
 from tilescope_dashboard.data import run_cache
+from tilescope_dashboard.figures.icicle import icicle
 from tilescope_dashboard.figures.ledger import ledger
+from tilescope_dashboard.figures.step_roofline import step_roofline
+from tilescope_dashboard.session.scheduling import next_tick
+from tilescope_dashboard.session.state import FIRST
 from tilescope_dashboard.topics import model as topic
 from tilescope_dashboard.views.base import View
 
@@ -20,17 +29,24 @@ class Model(View):
     name_in_address, title = "model", "Model"
 
     def build(self) -> list[Any]:
-        self.chart, self.advice = chart(), html_text.pane()
-        self.kernels, self.modules = (
-            table(topic.KERNELS, pagination="remote"),
-            table(topic.MODULES, pagination="remote"),
+        self.chart, self.roofline, self.icicle, self.advice = chart(), chart(), chart(), html_text.pane()
+        self.kernels = link_table(
+            topic.KERNELS, self._open, ["kernel", "module", "pass", "operator"], pagination="remote"
         )
-        kernels = html_text.pane(html_text.subheading("Kernels", "The most time above the roof comes first."))
+        self.modules = table(topic.MODULES, pagination="remote")
+        kernels = html_text.pane(
+            html_text.subheading(
+                "Kernels", "The most time above the roof comes first. Click a kernel to open its page."
+            )
+        )
         modules = html_text.pane(
-            html_text.subheading("Modules", "The backward pass of an operator counts to its module.")
+            html_text.subheading(
+                "Modules",
+                "The backward pass of an operator counts to its module. Click a module to zoom, and again to zoom out.",
+            )
         )
         found = self.saved(self.kernels, "kernels"), self.saved(self.modules, "modules")
-        return [self.chart, self.advice, kernels, found[0], modules, found[1]]
+        return [self.chart, self.advice, kernels, self.roofline, found[0], modules, self.icicle, found[1]]
 
     def update(self) -> None:
         loaded = self.loaded
@@ -43,5 +59,19 @@ class Model(View):
         self.chart.object = ledger(model.ledger, self.look)
         lines = "".join(f"<li>{escape(line)}</li>" for line in topic.advice(model))
         self.advice.object = f"<p>What to do next:</p><ul>{lines}</ul>"
-        self.kernels.fill(model.kernels)
+        self.roofline.object = step_roofline(model.kernels, all_roofs(self.loaded_run.run.device), self.look)
+        drawn = self.roofline.object.select_one({"name": "points"})
+        if drawn is not None:
+            marks = drawn.data_source
+            marks.selected.on_change("indices", lambda _, old, new: self._pick(model.kernels, marks, new))
+        self.icicle.object = icicle(model.tree, self.look)
+        self.kernels.show(model.kernels)
         self.modules.fill(model.modules)
+
+    def _pick(self, kernels: pd.DataFrame, marks: Any, places: list[int]) -> None:
+        if places:
+            next_tick(partial(self._open, kernels.iloc[int(marks.data["row"][places[0]])]))
+
+    def _open(self, row: pd.Series) -> None:
+        """The page of a kernel of the step."""
+        self.state.param.update(kernel=row["kernel"], view=FIRST)

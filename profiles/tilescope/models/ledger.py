@@ -162,14 +162,20 @@ def floor(step: Step, launch: StepLaunch, device: Device) -> Floor | None:
             found.append(Floor(needed / l2.value, "L2", False))
     elif needed is not None:
         found.append(Floor(needed / hbm.value, "HBM", False))
-    worked = [(WORK[name], value) for name, value in launch.counted.items() if name in WORK and value]
-    counted = bool(worked)
-    if not worked and operator.flops:
-        worked = [(pipe(operator.dtypes, launch.name), operator.flops * launch.part)]
+    worked, counted = work(step, launch)
     for name, operations in worked:
         if rate := roofs.roof(device, name):
             found.append(Floor(operations / rate.value, name, counted))
     return max(found, default=None)
+
+
+def work(step: Step, launch: StepLaunch) -> tuple[list[tuple[str, float]], bool]:
+    """A launch's operations by their pipes, and whether they were counted. Empty where they are not known."""
+    counted = [(WORK[name], value) for name, value in launch.counted.items() if name in WORK and value]
+    operator = step.operator(launch)
+    if counted or not operator.flops:
+        return counted, bool(counted)
+    return [(pipe(operator.dtypes, launch.name), operator.flops * launch.part)], False
 
 
 def pipe(dtypes: Sequence[str], name: str) -> str:

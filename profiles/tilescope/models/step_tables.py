@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 
 import pandas as pd
 
 from tilescope.models import function_names
-from tilescope.models.ledger import Entry, Ledger
+from tilescope.models.ledger import Entry, Ledger, work
 from tilescope.table.step import COLLECTIVE, OPTIMIZER, Operator, Step
 
-#: Columns of ``kernels``: a row for the launches of one function, operator and place, the most time above the roof first.
+#: Columns of ``kernels``: a row for the launches of one function, operator and place, the most time above the roof first. Operations that
+#: are not known are one for each element of the largest input: against HBM's roof their number makes no difference.
 KERNELS = {
     "function": "str", "operator": "str", "module": "str", "pass": "str", "site": "str", "launches": "int64", "time": "float64",
     "share": "float64", "floor": "float64", "above": "float64", "roof": "str", "moved": "float64", "needed": "float64", "bytes_from": "str",
+    "kernel": "str", "library": "str", "operations": "float64", "intensity": "float64", "performance": "float64",
 }  # fmt: skip
-#: Columns of ``tree``: a row a module, each before its parts.
+#: Columns of ``tree``: a row a module, each before its parts. ``start`` is the time of the modules before it, ``path`` its whole name.
 TREE = {
-    "module": "str", "depth": "int64", "forward": "float64", "backward": "float64", "time": "float64", "share": "float64",
+    "path": "str", "start": "float64", "module": "str", "depth": "int64", "forward": "float64", "backward": "float64", "time": "float64", "share": "float64",
     "floor": "float64", "above": "float64", "launches": "int64",
 }  # fmt: skip
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
@@ -66,6 +69,7 @@ def kernels(step: Step, ledger: Ledger) -> pd.DataFrame:
 def _sums(step: Step, ledger: Ledger, entries: list[Entry]) -> tuple[object, ...]:
     time = sum(entry.share for entry in entries)
     known = all(entry.floor for entry in entries)
+    operations = sum(_operations(step, entry) for entry in entries)
     largest = max((entry for entry in entries if entry.floor), key=lambda entry: entry.least, default=None)
     counted = [
         entry.launch.counted["dram_bytes_read"] + entry.launch.counted["dram_bytes_written"]
@@ -78,6 +82,9 @@ def _sums(step: Step, ledger: Ledger, entries: list[Entry]) -> tuple[object, ...
         if (operator := step.operator(entry.launch)).bytes_needed is not None
     ]
     absent = float("nan")
+    bytes_from = "counted" if len(counted) == len(entries) else "modelled" if len(needs) == len(entries) else ""
+    moved = sum(counted if bytes_from == "counted" else needs) if bytes_from else absent
+    name = entries[0].launch.name
     return (
         time,
         time / ledger.step if ledger.step else absent,
@@ -86,8 +93,21 @@ def _sums(step: Step, ledger: Ledger, entries: list[Entry]) -> tuple[object, ...
         largest.floor.roof if largest and largest.floor else "",
         sum(counted) if len(counted) == len(entries) else absent,
         sum(needs) if len(needs) == len(entries) else absent,
-        "counted" if len(counted) == len(entries) else "modelled" if len(needs) == len(entries) else "",
+        bytes_from,
+        name,
+        function_names.library(name),
+        operations,
+        operations / moved if moved else absent,
+        operations / time if time else absent,
     )
+
+
+def _operations(step: Step, entry: Entry) -> float:
+    """A launch's operations, or the elements of its operator's largest input."""
+    worked, _ = work(step, entry.launch)
+    if worked:
+        return sum(operations for _, operations in worked)
+    return max((math.prod(shape) for shape in step.operator(entry.launch).shapes), default=math.nan) * entry.launch.part
 
 
 def tree(step: Step, ledger: Ledger) -> pd.DataFrame:
@@ -111,14 +131,21 @@ def tree(step: Step, ledger: Ledger) -> pd.DataFrame:
             node["launches"] += 1
             if operator.direction in ("forward", "backward"):
                 node[operator.direction] += entry.share
+    starts = dict[tuple[str, ...], float]()
+    ends: dict[tuple[str, ...], float] = {(): 0.0}
+    for path in (ordered := _ordered(nodes)):
+        starts[path] = ends[path] = ends[path[:-1]]
+        ends[path[:-1]] += nodes[path]["time"]
     rows = [
         {
+            "path": ".".join(path),
+            "start": starts[path],
             "module": path[-1],
             "depth": len(path) - 1,
             "share": node["time"] / ledger.step if ledger.step else 0.0,
             **node,
         }
-        for path, node in ((path, nodes[path]) for path in _ordered(nodes))
+        for path, node in ((path, nodes[path]) for path in ordered)
     ]
     return pd.DataFrame(rows, columns=list(TREE)).astype(TREE)
 

@@ -23,8 +23,8 @@ _MARKS = {
     "cpu": "-",
     "idle": " ",
 }
-#: Units of a step's energy and what it is counted at.
-_POWER = {"energy": "joule", "power": "watt", "power_limit": "watt", "sm_clock": "hertz"}
+#: A step's energy and what it is counted at, each with its unit and the word before it.
+_POWER = {"energy": ("joule", ""), "power": ("watt", ""), "sm_clock": ("hertz", ""), "power_limit": ("watt", "limit ")}
 #: Rows of the table.
 _ROWS = 15
 
@@ -77,9 +77,13 @@ def lines(step: Step, found: Ledger, device: Device) -> Iterator[str]:
 
 def energy(step: Step) -> str:
     """A step's energy, with the clock and the power limit at which it was counted."""
-    shown = {name: units.text(value, _POWER[name]) for name, value in step.power.items() if name in _POWER}
-    at = ", ".join(filter(None, [shown.get("power"), shown.get("sm_clock"), f"limit {shown.get('power_limit', '')}"]))
-    return f"A step uses {shown['energy']} ({at})."
+    of = {
+        name: f"{said}{units.text(step.power[name], unit)}"
+        for name, (unit, said) in _POWER.items()
+        if name in step.power
+    }
+    used, at = of.pop("energy", ""), ", ".join(of.values())
+    return f"A step uses {used}{f' ({at})' if at else ''}."
 
 
 def trial(tried: Tried) -> str:
