@@ -20,11 +20,10 @@ from typing import NamedTuple
 import pandas as pd
 from tilescope.collectors import compiler
 from tilescope.execution import execute
+from tilescope.models.advice.compute import NOISE
 from tilescope.runs import changes, recordings, store
 from tilescope.table.case import Case
 from tilescope_kernels import catalog
-
-NOISE = 0.2
 
 
 class Compared(NamedTuple):

@@ -119,6 +119,19 @@ def test_bank_conflicts_rank_before_the_stall_they_cause(conflicts: float, stall
     assert [f.rule for f in found] == [*order, "distance"]
 
 
+@pytest.mark.parametrize(("padding", "layout"), [
+    (0, "gl.SwizzledSharedLayout(4, 1, 8, [1, 0]): no conflict is left"),
+    (2, "rows with 2 elements of padding (gl.PaddedSharedLayout): no conflict is left"),
+])  # fmt: skip
+def test_bank_conflicts_name_line_layout_and_its_bound(padding: int, layout: str) -> None:
+    cure = {"vec": 4, "per_phase": 1, "max_phase": 8, "padding": padding, "order": 21}
+    known = {"bank_conflicts": 20e6, "shared_wavefronts": 30e6, "conflict_line": 26, "conflicts_left": 0}
+    known |= {f"cure_{name}": value for name, value in cure.items()}
+    found = one(find({f"{name}@compiler": value for name, value in known.items()}, 0), "bank-conflicts")
+    assert found.title.endswith("% of the cycles, most of them at line 26") and layout in found.remedy
+    assert found.bound and found.bound.ratio > 1.5 and not found.measured
+
+
 def test_late_cpu_ranks_by_its_ratio_in_its_own_clock():
     found = find({**SLOW, **MOVED}, {"interval@events": 8e-3, "graph_time@events": 5e-4})
     late = one(found, "late-cpu")

@@ -12,6 +12,7 @@ from tilescope.table.case import Case
 
 from .made_up import GPU, MB, OCCUPANCY, cost, values
 
+FREE = {"bank_conflicts@compiler": 0, "shared_wavefronts@compiler": 50e6}
 CONFLICTS = {"gpu_time@ncu": 400e-6, "sm_clock@ncu": 1e9}
 NARROW = {"sector_efficiency_read@interpreter": 1.0, "widest_load@compiler": 4, "gpu_time@ncu": 400e-6}
 REQUESTED = {"unique_bytes_read@interpreter": 50 * MB, "gpu_time@ncu": 400e-6, "l1_to_l2_bytes@ncu": 50 * MB}
@@ -81,6 +82,12 @@ def test_a_rule_fires_and_falls_silent(rule: str, launch: dict[str, Any], fixed:
     # Conflicts from 5 % of the cycles on: 100 x 400,000 cycles are 40 million. Below 1.05 nothing is worth a word anyhow.
     ("bank-conflicts", {"launch": {**CONFLICTS, "bank_conflicts@ncu": 2.1e6}},
      {"launch": {**CONFLICTS, "bank_conflicts@ncu": 1.8e6}}),
+    # Without ncu the prediction counts, at 1.5 GHz.
+    ("bank-conflicts", {"launch": {"bank_conflicts@compiler": 3.5e6, "gpu_time@torch_profiler": 400e-6}},
+     {"launch": {"bank_conflicts@compiler": 2.5e6, "gpu_time@torch_profiler": 400e-6}}),
+    # A count within ncu's noise is none where the code has none.
+    ("bank-conflicts", {"launch": {**CONFLICTS, **FREE, "bank_conflicts@ncu": 12e6}},
+     {"launch": {**CONFLICTS, **FREE, "bank_conflicts@ncu": 8e6}}),
     # Launches from a tenth of the time on.
     ("narrow-loads", {"launch": {"widest_load@compiler": 1}, "microseconds": 110, "second": 890},
      {"launch": {"widest_load@compiler": 1}, "microseconds": 90, "second": 910}),

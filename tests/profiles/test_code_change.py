@@ -82,8 +82,8 @@ def test_line_with_other_operations_is_shown_with_both_codes():
 
 def test_compare_prints_code_of_recordings(capsys):
     run = recorded("softmax")
-    assert cli.main(["compare", f"{run}:triton", f"{run}:triton", "--code"]) == 0
+    assert cli.main(["compare", "--code", f"{run}:triton", f"{run}:triton"]) == 0
     assert "the compiled code is the same" in capsys.readouterr().out
-    assert cli.main(["compare", f"{run}:triton", f"{run}:triton", "--code", "--json"]) == 0
+    assert cli.main(["compare", f"{run}:triton", f"{run}:triton", "--stage", "sass", "--json"]) == 0
     (compared,) = json.loads(capsys.readouterr().out)["comparisons"]
     assert compared["code"] and not any(one["moved"] or one["worse"] for one in compared["code"])

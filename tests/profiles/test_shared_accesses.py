@@ -98,7 +98,8 @@ def test_conflicted_lines_come_worst_first():
 
 
 def launch(code, scalars, blocks=10):
-    return shared_accesses.of_launch(read("ptx", START + code, "a.py"), 64, scalars, blocks)
+    found = shared_accesses.of_launch(read("ptx", START + code, "a.py"), 64, scalars, blocks)
+    return found.wavefronts, found.conflicts
 
 
 #: Each round stores with two lanes to a bank, and adds the number of blocks to a counter that ends at the argument.
@@ -119,7 +120,10 @@ def test_launch_counts_rounds_of_loops():
     assert launch(ROUNDS, {"_param_0": 25, "%nctaid.x": 10}) == (120, 60)
     # How often a loop runs that ends by data is unknown.
     data = ROUNDS.replace("setp.lt.s32", "ld.global.b32 \t%r4, [%rd1];\n\tsetp.lt.s32")
-    assert launch(data, {"_param_0": 25, "%nctaid.x": 10}) is None
+    assert launch(data, {"_param_0": 25, "%nctaid.x": 10}) == (None, None)
+    # Without conflicts it does not matter how often it runs.
+    free = data.replace("shl.b32 \t%r9, %r2, 3", "shl.b32 \t%r9, %r2, 2")
+    assert launch(free, {"_param_0": 25, "%nctaid.x": 10}) == (None, 0)
 
 
 def test_loads_that_the_assembler_joins_are_one():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from tilescope.models import roofline as points
 from tilescope.models import summary, sweeps
 from tilescope.models import traffic as bytes_moved
 from tilescope.models.advice import Finding, nvidia_rules
+from tilescope.runs import listings
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case import Case
 
@@ -23,6 +24,7 @@ from tilescope_dashboard.data import frames, recordings
 from tilescope_dashboard.data.run_cache import CASE
 from tilescope_dashboard.figures.autotune import autotune as draw_autotune
 from tilescope_dashboard.figures.lanes import lanes as draw_lanes
+from tilescope_dashboard.figures.layout import layout as draw_layout
 from tilescope_dashboard.figures.occupancy import TITLES
 from tilescope_dashboard.figures.occupancy import occupancy as draw_occupancy
 from tilescope_dashboard.figures.roofline import roofline as draw_roofline
@@ -30,7 +32,7 @@ from tilescope_dashboard.figures.style import Theme
 from tilescope_dashboard.figures.traffic import traffic as draw_traffic
 from tilescope_dashboard.report.content import KernelPart, MakeFigure, Part, Table
 from tilescope_dashboard.report.source_lines import source_lines
-from tilescope_dashboard.topics import advice, autotune, lanes, occupancy, overview, roofline, traffic
+from tilescope_dashboard.topics import advice, autotune, lanes, layouts, occupancy, overview, roofline, traffic
 from tilescope_dashboard.topics import summary as topic
 
 #: Columns of a heatmap whose cells hold a time on a phone.
@@ -47,7 +49,7 @@ def kernel(loaded: LoadedRun, name: str, cases: pd.DataFrame) -> KernelPart:
     passes = {str(way): summary.representative(rows) or {} for way, rows in cases.groupby("pass", sort=False)}
     parts = [
         _roofline(loaded, plain), *_traffic(plain, loaded.run.device.l2_bytes), *_sweep(loaded, name, table), _occupancy(loaded, plain),
-        _lanes(loaded, plain), *source_lines(loaded, name, passes),
+        _lanes(loaded, plain), *source_lines(loaded, name, passes), *_layouts(loaded, passes),
     ]  # fmt: skip
     advised = tuple(_advice(loaded, table, cases))
     of_case = next((part.findings for part in advised if case and case["pass"] in part.title), ())
@@ -173,6 +175,15 @@ def _lanes(loaded: LoadedRun, plain: pd.DataFrame) -> Part | None:
     lines, drawn = waits.by_line(programs.values()), partial(draw_lanes, programs[program])
     columns = tuple(column for column in lanes.LINES if column.name not in lanes.BEFORE)
     return Part("Inside", lanes.sentence(found, launch, lines).line, (drawn,), Table(lanes.listed(lines), columns))
+
+
+def _layouts(loaded: LoadedRun, passes: Mapping[str, Mapping[str, Any]]) -> Iterator[Part]:
+    """Of each pass's case the transfer between registers and shared memory that conflicts most."""
+    for case in passes.values():
+        compiled = listings.of_case(loaded.folder, Case(*(str(case[name]) for name in CASE))) if case else ()
+        known = layouts.options([one for launch in compiled for one in launch.transfers])
+        for one in list(known.values())[:1]:
+            yield Part("Layout", layouts.sentence(one).line, (partial(draw_layout, layouts.elements(one)),))
 
 
 def _curves(row: dict[str, Any], target: str) -> Iterable[MakeFigure]:

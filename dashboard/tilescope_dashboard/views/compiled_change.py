@@ -97,7 +97,7 @@ def _sides(lines: Iterable[LineCode], source: list[str]) -> str:
             f"<tr><th></th><td></td><td><code>{escape(old)}</code></td><td><code>{escape(new)}</code></td></tr>"
             for old, new in zip_longest(one.baseline, one.candidate, fillvalue="")
         ]
-    left = f"<p>{len(rows) - _ROWS} more rows: tilescope compare --code has them.</p>" if rows[_ROWS:] else ""
+    left = f"<p>{len(rows) - _ROWS} more rows: tilescope compare --stage has them.</p>" if rows[_ROWS:] else ""
     return (
         '<section class="panel"><h3>Code by source line<span>baseline, then candidate</span></h3>'
         f'<div class="lines" role="region" tabindex="0" aria-label="Compiled code"><table><tbody>{"".join(rows[:_ROWS])}'

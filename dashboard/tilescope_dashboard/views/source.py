@@ -18,6 +18,7 @@ from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.topics import source as topic
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.line_choices import LineChoices
+from tilescope_dashboard.views.tile_layout import TileLayout
 
 _NO_ASSEMBLY = (
     "No assembly of this case: a recording keeps the largest default case's, and a run those that it compiled."
@@ -38,7 +39,8 @@ class Source(View):
         self.no_text, self.table = html_text.pane(), table(topic.COLUMNS)
         self.code = code_pair.CodePair(sizing_mode="stretch_width", margin=(4, 8))
         self.code.param.watch(lambda _: self._draw(), "stage")
-        return [self._choices, self.no_text, self.code, self.caption, self.saved(self.table, "lines")]
+        self.layouts = TileLayout()
+        return [self._choices, self.no_text, self.code, self.caption, self.layouts, self.saved(self.table, "lines")]
 
     def otherwise(self) -> str:
         anywhere = self.state.command("profile", "--collect", "compiler,interpreter")
@@ -84,6 +86,10 @@ class Source(View):
         missing = html_text.notice("warning", "No source text:", topic.no_text(self._file))
         self.no_text.object = missing if self._text is None else ""
         self.table.fill(topic.listed(rows))
+        impl, direction, workload, config = self._choices.case
+        case, launch = Case(self.state.kernel, impl, direction, workload, config), self._choices.launch
+        self._compiled = listings.of_launch(loaded.folder, case, launch.function, launch.number)
+        self.layouts.show(self._compiled.transfers if self._compiled else (), self.look)
         self._draw()
 
     def _draw(self) -> None:
@@ -106,9 +112,6 @@ class Source(View):
         self.code.param.update(line=line, markup=markup)
 
     def _assembly(self) -> str:
-        impl, direction, workload, config = self._choices.case
-        case, launch = Case(self.state.kernel, impl, direction, workload, config), self._choices.launch
-        found = listings.of_launch(self.loaded_run.folder, case, launch.function, launch.number)
-        stages, stage = found.stages if found else {}, self.code.stage
+        stages, stage = self._compiled.stages if self._compiled else {}, self.code.stage
         code = compiled_text.read(stage, stages.get(stage, ""), PurePosixPath(self._file).name)
         return code_pair.assembly(stage, stages, code, _NO_ASSEMBLY)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from tilescope.collectors import assembly, compiled_text, products_under_way, shared_accesses
+from tilescope.collectors import assembly, compiled_text, layouts, products_under_way, shared_accesses
 from tilescope.execution.not_applicable import NotApplicable, without_gpu
 from tilescope.files import bounded_reading, json_shape
 from tilescope.hardware import occupancy
@@ -45,7 +45,7 @@ STAGES = ("ttgir", "ptx")
 _FIGURES = (
     "registers", "shared_memory", "spill_bytes_stored", "spill_bytes_loaded", "stack_bytes", "barriers",
     "block_threads", "grid_blocks", "widest_load", "widest_store", "tensor_instructions", "shared_wavefronts",
-    "bank_conflicts", "compile_time",
+    "bank_conflicts", "conflict_line", *layouts.CURE, "compile_time",
     *assembly.SERIALIZED.values(),
 )  # fmt: skip
 #: Metrics of a line that accesses shared memory.
@@ -231,7 +231,7 @@ def compile_launch(launch: Launch, target: str) -> dict[str, Any]:
         "widest_load": assembly.widest_access(ptx, "ld"),
         "widest_store": assembly.widest_access(ptx, "st"),
         "tensor_instructions": assembly.tensor_instructions(ptx),
-        **_shared_memory(ptx, kernel, launch, threads),
+        **_shared_memory(texts, kernel, launch, threads),
         **assembly.serialized_wgmma(ptx, report, metadata.name),
         "compile_time": took,
         "stages": {
@@ -241,11 +241,21 @@ def compile_launch(launch: Launch, target: str) -> dict[str, Any]:
     }
 
 
-def _shared_memory(ptx: str, kernel: Any, launch: Launch, threads: int) -> dict[str, float]:
-    """Predicted wavefronts of shared memory and bank conflicts; empty where addresses depend on data."""
-    code = compiled_text.read("ptx", ptx, launch.file.name)
+def _shared_memory(texts: Mapping[str, str], kernel: Any, launch: Launch, threads: int) -> dict[str, Any]:
+    """Predicted wavefronts of shared memory and bank conflicts, as far as they are known, the transfers, and a layout with fewer."""
+    ptx, file = texts["ptx"], launch.file.name
+    code = compiled_text.read("ptx", ptx, file)
     found = shared_accesses.of_launch(code, threads, _scalars(kernel, launch), math.prod(launch.grid))
-    return dict(zip(("shared_wavefronts", "bank_conflicts"), found, strict=True)) if found else {}
+    try:
+        moved = layouts.transfers(assembly.portable(texts["ttgir"]), ptx, file)
+    except (AttributeError, ImportError, KeyError, TypeError, ValueError):  # the bindings of another Triton
+        moved = []
+    figures = {"shared_wavefronts": found.wavefronts, "bank_conflicts": found.conflicts}
+    if found.conflicts and found.by_line:
+        line = max(found.by_line, key=lambda one: found.by_line[one])
+        figures |= {"conflict_line": line, **layouts.cured(moved, line, found.conflicts, found.by_line)}
+    known = {name: value for name, value in figures.items() if value is not None}
+    return {**known, "transfers": [dataclasses.asdict(one) for one in moved]}
 
 
 def _scalars(kernel: Any, launch: Launch) -> dict[str, int]:

@@ -142,22 +142,34 @@ def _widened(made: Sequence[Access], bases: Sequence[tuple[int, str]]) -> list[A
     return joined
 
 
-def of_launch(
-    code: Iterable[Text], threads: int, scalars: Mapping[str, int], blocks: int
-) -> tuple[float, float] | None:
-    """The wavefronts of a launch of so many ``blocks``, and the bank conflicts: wavefronts beyond the least.
+@dataclass
+class Traffic:
+    """Wavefronts of shared memory, and bank conflicts: wavefronts beyond the least. None where they are unknown.
 
-    None where an address, or how often a loop runs, is unknown. Every block is taken to loop as often as the first.
+    ``by_line`` has the conflicts of each source line that has some.
     """
-    wavefronts = least = 0.0
+
+    wavefronts: float | None = 0.0
+    conflicts: float | None = 0.0
+    by_line: dict[int, float] = dataclasses.field(default_factory=dict)
+
+
+def of_launch(code: Iterable[Text], threads: int, scalars: Mapping[str, int], blocks: int) -> Traffic:
+    """The traffic of a launch of so many ``blocks``. Every block is taken to loop as often as the first.
+
+    Wavefronts are unknown where an address, or how often a loop runs, is. So are conflicts, unless no access conflicts.
+    """
+    found = Traffic()
     for access in accesses(code, threads, scalars):
-        found = access.wavefronts()
-        if found is None or access.times is None:
-            return None
-        warps = access.warps() * access.times * blocks
-        wavefronts += found * warps
-        least += access.least() * warps
-    return wavefronts, wavefronts - least
+        taken, blind = access.wavefronts(), access.times is None
+        if taken is None:
+            return Traffic(None, None)
+        beyond, warps = taken - access.least(), access.warps() * (access.times or 0) * blocks
+        found.wavefronts = None if blind or found.wavefronts is None else found.wavefronts + taken * warps
+        found.conflicts = None if (blind and beyond) or found.conflicts is None else found.conflicts + beyond * warps
+        if beyond and access.line:
+            found.by_line[access.line] = found.by_line.get(access.line, 0.0) + beyond * warps
+    return found
 
 
 def by_line(code: Iterable[Text], threads: int) -> dict[int, tuple[float, float]]:

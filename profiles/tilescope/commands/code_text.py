@@ -50,4 +50,4 @@ def tell_lines(launches: Sequence[Launch], stage: str) -> None:
                 texts = zip_longest(line.baseline, line.candidate, fillvalue="")
                 print(terminal.render(["baseline", "candidate"], [list(pair) for pair in texts]))
         if not stage and lines[_LINES:]:
-            terminal.say(f"  … and {len(lines) - _LINES} more lines (--code {shown} has all)")
+            terminal.say(f"  … and {len(lines) - _LINES} more lines (--stage {shown} has all)")

@@ -31,12 +31,13 @@ def command(subparsers: choices.Subparsers) -> None:
         help="status 1 when a case's speedup is certainly below this",
     )
     parser.add_argument(
-        "--code",
-        nargs="?",
-        const="",
-        choices=["", "ttgir", "ptx", "sass"],
-        metavar="STAGE",
-        help="only the compiled code: the counts that moved, by launch and source line; ttgir, ptx or sass beside each other",
+        "--code", action="store_true", help="only the compiled code: the counts that moved, by launch and source line"
+    )
+    parser.add_argument(
+        "--stage",
+        choices=["ttgir", "ptx", "sass"],
+        default="",
+        help="both sides' code of this stage, too (with --code)",
     )
     parser.add_argument("--json", action="store_true", help="every case as JSON (schema: comparison)")
     parser.set_defaults(run=run)
@@ -51,16 +52,15 @@ def run(arguments: argparse.Namespace) -> int:
         compare.side(text, running.found, store.open_run) for text in (arguments.baseline, *arguments.candidates)
     )
     found = [compare.compare(baseline, candidate, arguments.kernel) for candidate in candidates]
+    of_code = arguments.code or bool(arguments.stage)
     if arguments.json:
-        print(
-            json_documents.text(json_documents.comparison(baseline, candidates, found, code=arguments.code is not None))
-        )
+        print(json_documents.text(json_documents.comparison(baseline, candidates, found, code=of_code)))
     else:
         for candidate, rows in zip(candidates, found, strict=True):
-            if arguments.code is None:
-                _print(baseline, candidate, rows)
+            if of_code:
+                _print_code(baseline, candidate, rows, arguments.stage)
             else:
-                _print_code(baseline, candidate, rows, arguments.code)
+                _print(baseline, candidate, rows)
     return int(verdicts.worst(found) < arguments.fail_below)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import lzma
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -23,12 +23,64 @@ _KEPT = "listings.json.xz"
 
 
 @dataclass(frozen=True)
+class Shared:
+    """A layout of shared memory. ``order`` has the dimensions, the one of stride 1 first; empty: the last dimension is.
+
+    ``kind`` is ``swizzled``, ``tiles`` (of ``swizzle`` bytes, which TMA and wgmma read) or ``linear``, whose ``bases`` are the
+    coordinates of the offsets 1, 2, 4 and so on. ``paddings`` are pairs: after so many elements, so many are left out.
+    """
+
+    kind: str = "swizzled"
+    order: tuple[int, ...] = ()
+    vec: int = 1
+    per_phase: int = 1
+    max_phase: int = 1
+    swizzle: int = 0
+    bases: tuple[tuple[int, ...], ...] = ()
+    paddings: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The layout as Gluon writes it."""
+        order = list(self.order)
+        if self.kind == "tiles":
+            return f"NVMMASharedLayout, swizzle of {self.swizzle} bytes"
+        if self.paddings:
+            return f"PaddedSharedLayout with {' and '.join(f'{pad} elements after each {each}' for each, pad in self.paddings)}"
+        if self.kind == "linear":
+            return "SharedLinearLayout"
+        return f"SwizzledSharedLayout({self.vec}, {self.per_phase}, {self.max_phase}, {order})"
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """An operation that moves a tile of ``shape`` between registers and shared memory, at ``line`` of the launch's file.
+
+    ``registers``, ``lanes`` and ``warps`` are the coordinates of the elements in registers, lanes and warps 1, 2, 4 and so on: all
+    other elements follow by exclusive or. ``buffer`` numbers the buffers of the launch. ``matrices``: ``ldmatrix`` or ``stmatrix``
+    moves it. ``shared`` is None where the compiler lays out the memory itself.
+    """
+
+    operation: str
+    line: int
+    shape: tuple[int, ...]
+    bits: int
+    registers: tuple[tuple[int, ...], ...]
+    lanes: tuple[tuple[int, ...], ...]
+    warps: tuple[tuple[int, ...], ...]
+    shared: Shared | None = None
+    buffer: int = 0
+    matrices: bool = False
+
+
+@dataclass(frozen=True)
 class Compiled:
     """A compiled launch. ``stages`` maps ``ttgir``, ``ptx`` and ``sass`` to text. ``file`` is empty in old runs."""
 
     function: str
     stages: Mapping[str, str]
     file: str = ""
+    transfers: tuple[Transfer, ...] = ()
 
 
 def of_case(folder: Path, case: Case) -> list[Compiled]:
@@ -63,7 +115,7 @@ def of_launch(folder: Path, case: Case, function: str, number: int = 0) -> Compi
 
 def keep(folder: Path, cases: Iterable[Case], target: Path) -> None:
     """Copies the listings of ``cases`` from the run at ``folder`` into the folder ``target``."""
-    kept = {case.id: [vars(launch) for launch in of_case(folder, case)] for case in cases}
+    kept = {case.id: [asdict(launch) for launch in of_case(folder, case)] for case in cases}
     kept = {name: launches for name, launches in kept.items() if launches}
     if kept:
         packed = lzma.compress(json.dumps(kept).encode(), preset=9)

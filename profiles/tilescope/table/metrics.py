@@ -191,6 +191,18 @@ _ALL = (
     ),
     Metric("shared_wavefronts", "shared-memory wavefronts", "count"),
     _count("bank_conflicts", "shared-memory bank conflicts", "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"),
+    Metric("conflict_line", "source line with the most predicted bank conflicts", "count"),
+    Metric("conflicts_left", "predicted bank conflicts with the best layout of shared memory", "count"),
+    *(
+        Metric(f"cure_{name}", f"best layout of shared memory: {label}", "count")
+        for name, label in (
+            ("vec", "elements that stay together"),
+            ("per_phase", "rows with the same swizzle"),
+            ("max_phase", "swizzles"),
+            ("padding", "elements of padding after a row"),
+            ("order", "dimensions counted from 1, that of stride 1 first"),
+        )
+    ),
     _count("spill_loads", "spill load instructions executed", "smsp__sass_inst_executed_op_local_ld.sum"),
     _count("spill_stores", "spill store instructions executed", "smsp__sass_inst_executed_op_local_st.sum"),
     # Work of the hardware.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from tilescope.hardware import roofs
@@ -20,6 +21,15 @@ _INTENSITY = 64
 _OF_MOST = 0.1
 #: The least share of the time that makes a finding.
 _SHARE = 0.05
+#: A clock of multiprocessors where none was measured, in hertz.
+_CLOCK = 1.5e9
+#: ncu also counts accesses to shared memory that meet other traffic: up to this share of the wavefronts.
+NOISE = 0.2
+_TRITONS = (
+    "Triton's language lays shared memory out itself: load the operand in the order of its strides and let tl.dot "
+    "transpose it (tl.trans), keep a tile's inner dimension at 64 bytes or more, reduce along the dimension "
+    "of stride 1 (threads of one warp), or try num_stages and num_warps that choose another layout."
+)
 
 #: Reasons why products do not overlap, and remedies, by the compiler's metric.
 _SERIALIZED = {
@@ -136,33 +146,64 @@ def serialized_products(subject: Subject) -> Iterator[Finding]:
 
 
 def bank_conflicts(subject: Subject) -> Iterator[Finding]:
-    """Bank conflicts in shared memory. Bound: cycles / (cycles - conflicts)."""
+    """Bank conflicts in shared memory, counted by ncu or predicted by the compiler. Bound: cycles / (cycles - conflicts).
+
+    Where another layout has fewer conflicts, the bound is that layout's.
+    """
     for launch in subject.launches:
         share = conflicts(subject, launch)
         if not share:
             continue
-        values = [
-            launch.get(name, "ncu") for name in ("bank_conflicts", "gpu_time", "sm_clock", "stall_short_scoreboard")
-        ]
+        source = "ncu" if launch.get("bank_conflicts", "ncu") else "compiler"
+        values = [launch.get("bank_conflicts", source)]
+        values += [launch.get(name, "ncu") for name in ("gpu_time", "sm_clock", "stall_short_scoreboard")]
+        line, left = (launch.get(name, "compiler") for name in ("conflict_line", "conflicts_left"))
+        predicted = launch.get("bank_conflicts", "compiler")
+        cured = share * (1 - left.value / predicted.value) if left and predicted and predicted.value else share
+        place = f", most of them at line {line.value:.0f}" if line else ""
         yield subject.finding(
             "bank-conflicts",
-            f"Shared-memory bank conflicts take up to {share * 100:.0f} % of the cycles",
-            "Triton lays shared memory out itself: load the operand in the order of its strides and let tl.dot "
-            "transpose it (tl.trans), keep a tile's inner dimension at 64 bytes or more, reduce along the dimension "
-            "of stride 1 (threads of one warp), or try num_stages and num_warps that choose another layout.",
-            values,
-            subject.bound(1 / (1 - share), "cycles / cycles without conflicts", launch),
+            f"Shared-memory bank conflicts take up to {share * 100:.0f} % of the cycles{place}",
+            _layout(launch) or _TRITONS,
+            [*values, line, left],
+            subject.bound(1 / (1 - cured), "cycles / cycles without conflicts", launch),
             launch=launch,
         )
+
+
+def _layout(launch: LaunchValues) -> str:
+    """The layout of shared memory with fewer conflicts, as a remedy; empty without one."""
+    names = ("conflicts_left", *(f"cure_{name}" for name in ("vec", "per_phase", "max_phase", "padding", "order")))
+    found = [known.value for name in names if (known := launch.get(name, "compiler"))]
+    if len(found) < len(names):
+        return ""
+    left, vec, per_phase, max_phase, padding, order = map(round, found)
+    swizzle = f"gl.SwizzledSharedLayout({vec}, {per_phase}, {max_phase}, {[int(digit) - 1 for digit in str(order)]})"
+    layout = f"rows with {units.several(padding, 'element')} of padding (gl.PaddedSharedLayout)" if padding else swizzle
+    return (
+        f"Lay the tile out as {layout}: {f'{left:,} conflicts are left' if left else 'no conflict is left'}. {_TRITONS}"
+    )
 
 
 def conflicts(subject: Subject, launch: LaunchValues) -> float:
     """The share of a launch's cycles that bank conflicts take, with one cycle for each conflict; 0 where it makes no finding.
 
-    ncu counts conflicts over all multiprocessors, which work in parallel.
+    The conflicts are ncu's, else those that the compiler collector predicts. They are of all multiprocessors, which work in parallel.
+    Without a time, a launch takes as long as its bytes, its operations or its wavefronts.
     """
-    counted, time, clock = (launch.get(name, "ncu") for name in ("bank_conflicts", "gpu_time", "sm_clock"))
-    if not (counted and time and clock) or not time.value or not clock.value:
+    counted, predicted = (launch.get("bank_conflicts", source) for source in ("ncu", "compiler"))
+    wavefronts = launch.get("shared_wavefronts", "compiler")
+    found = counted or predicted
+    free = predicted is not None and not predicted.value and wavefronts is not None
+    if not found or (free and wavefronts and found.value <= NOISE * wavefronts.value):
         return 0.0
-    share = counted.value / subject.device.multiprocessors / (time.value * clock.value)
+    time, clock = launch.get("gpu_time"), launch.get("sm_clock")
+    cycles = (time.value if time else _or_zero(subject.row["least_time"])) * (clock.value if clock else _CLOCK)
+    if not time and wavefronts:
+        cycles = max(cycles, wavefronts.value / subject.device.multiprocessors)
+    share = found.value / subject.device.multiprocessors / cycles if cycles else 0.0
     return share if _SHARE <= share < 1 else 0.0
+
+
+def _or_zero(value: float) -> float:
+    return 0.0 if math.isnan(value) else value
