@@ -131,3 +131,27 @@ def test_suggestions_chain_of_adds_is_fused_once():
     assert found.kind == "fuse"
     # 4 × 48 MB less three links of 32 MB are 96 MB.
     assert found.saving == pytest.approx(48 * US - 96e6 / 4.8e12 / 0.85)
+
+
+@pytest.mark.parametrize(("slow", "said"), [(17, True), (10.5, False)])
+def test_beside_kernel_is_slower_only_where_it_is(slow, said):
+    def reduce(start, duration):
+        return launch(
+            start, duration, kind=COLLECTIVE, name="ncclDevKernel_AllReduce", operator=None, stream="9", grid=(24, 1, 1)
+        )
+
+    alone = [launch(30 * n, 10) for n in range(4)]
+    late = [launch(200 + 30 * n, slow) for n in range(4)]
+    of = step(*alone, *late, reduce(199, 60), reduce(259, 60), window=320)
+    lines = step_text.communication(of, ledger.of(of, DEVICE), DEVICE)
+    if said:
+        assert lines == [
+            "add is 1.70× slower beside ncclDevKernel_AllReduce, which occupies 24 of 132 multiprocessors: 17.0 µs (4 launches), alone 10.0 µs (4)."
+        ]
+    else:
+        assert lines == []
+    # A kernel that always runs beside one has no time alone, and one on other sizes is another.
+    other = dataclasses.replace(
+        of, launches=tuple(dataclasses.replace(one, grid=(3, 1, 1)) if one in alone else one for one in of.launches)
+    )
+    assert step_text.communication(other, ledger.of(other, DEVICE), DEVICE) == []

@@ -160,6 +160,36 @@ def test_opened_trace_has_a_ledger_with_modelled_bytes(tmp_path, capsys):
         steps.read(folder)
 
 
+def large_adds(trace, start, mark):
+    """A step of two additions of 16 MiB inputs, which wait for the GPU and not for the CPU."""
+    shapes = ADD | {"Input Dims": [[2048, 2048], [2048, 2048], []]}
+    trace.range(mark, start, start + 100, "user_annotation")
+    for call in (10, 20):
+        trace.range("aten::add", start + call, start + call + 5, **shapes)
+        trace.launch("add_kernel", start + call + 1, grid=[2, 1, 1], block=[128, 1, 1])
+        trace.events[-1] |= {"ts": start + 30 * (call // 10), "dur": 20}
+
+
+def test_step_is_predicted_for_another_gpu_and_never_as_measured(tmp_path, capsys):
+    trace = Trace()
+    for number in range(3):
+        large_adds(trace, 1000 + 100 * number, f"ProfilerStep#{number}")
+    path, runs = trace.write(tmp_path / "trace.json"), str(tmp_path / "runs")
+    assert cli.main(["open", str(path), "--device", "h100", "--runs", runs]) == 0
+    said = capsys.readouterr().out
+    assert "A step on NVIDIA H100 80GB HBM3 is predicted to be" in said
+    assert "each kernel keeps its distance from its roof" in said
+    (folder,) = (tmp_path / "runs").iterdir()
+    found = modelling.open_model(str(folder))
+    ratio = 4.8 / 3.35
+    assert [launch.duration for launch in found.step.launches] == pytest.approx([20e-6 * ratio] * 2)
+    assert abs(ledger.of(found.step, found.run.device).error) < ledger.TOLERANCE
+    assert not found.run.device.measured
+    assert "gpu_time" not in set(found.table["metric"])
+    assert cli.main(["open", str(path), "--device", "gtx", "--runs", runs]) == 2
+    assert "'gtx' is not one known GPU: name one of NVIDIA A100" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("name", "shapes", "dtypes", "values", "cost"),
     [

@@ -12,8 +12,11 @@ from tilescope_dashboard.figures.style import Theme, blank, empty, hatch, hover,
 _ROW = "step"
 
 
-def ledger(found: Ledger | None, look: Theme) -> figure:
-    """A stacked bar of the step's parts. Time on the GPU is coloured by its distance from the roofs, time without a launch is grey."""
+def ledger(found: Ledger | None, look: Theme, *, predicted: bool = False) -> figure:
+    """A stacked bar of the step's parts. Time on the GPU is coloured by its distance from the roofs, time without a launch is grey.
+
+    A predicted step is drawn faint, in dashes.
+    """
     if found is None or not found.total:
         return empty(look, "ledger", "This run is not of a model's step. Make one with 'tilescope model script.py'.")
     plot = blank(
@@ -33,7 +36,8 @@ def ledger(found: Ledger | None, look: Theme) -> figure:
              "share": [write(seconds / found.total, "ratio")]}
         )  # fmt: skip
         drawn = plot.hbar(
-            y="y", left="left", right="right", height=0.7, fill_color=colours[name], line_color=look.ground,
+            y="y", left="left", right="right", height=0.7, fill_color=colours[name], line_color=look.ink if predicted else look.ground,
+            line_dash="dashed" if predicted else "solid", fill_alpha=0.35 if predicted else 1.0,
             hatch_pattern=hatch(place), hatch_color=look.ground, hatch_alpha=0.35, source=source, name=name,
         )  # fmt: skip
         hover(plot, drawn, [("", "@part"), ("", "@time, @share of the step")])

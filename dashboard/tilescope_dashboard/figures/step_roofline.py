@@ -17,8 +17,11 @@ _OWN, _WHOLE, _SMALLEST = "Triton and others", 110, 5
 _CLEAR = "#00000000"
 
 
-def step_roofline(kernels: pd.DataFrame, roofs: pd.DataFrame, look: Theme) -> figure:
-    """The rows of ``step_tables.kernels`` under ``roofs``. The marks' renderer is called ``points``; its column ``row`` is the row's number."""
+def step_roofline(kernels: pd.DataFrame, roofs: pd.DataFrame, look: Theme, *, predicted: bool = False) -> figure:
+    """The rows of ``step_tables.kernels`` under ``roofs``. The marks' renderer is called ``points``; its column ``row`` is the row's number.
+
+    The marks of a predicted step are dashed.
+    """
     placed = kernels.assign(row=np.arange(len(kernels)))[kernels["intensity"].gt(0) & kernels["performance"].gt(0)]
     if placed.empty:
         return empty(
@@ -46,6 +49,7 @@ def step_roofline(kernels: pd.DataFrame, roofs: pd.DataFrame, look: Theme) -> fi
     )[["row", "intensity", "performance", "size", "shade", "fill", "title", "at", "said", "over", "where", "launches", "bytes_from"]]  # fmt: skip
     drawn = plot.scatter(
         "intensity", "performance", size="size", line_color="shade", fill_color="fill", fill_alpha=0.5, line_width=1.6,
+        line_dash="dashed" if predicted else "solid",
         nonselection_fill_alpha=0.5, nonselection_line_alpha=1.0, source=ColumnDataSource(columns.sort_values("size", ascending=False)),
         name="points",
     )  # fmt: skip

@@ -67,7 +67,12 @@ def model_parts(loaded: LoadedRun) -> Iterator[Part]:
     model = model_topic.of_run(loaded)
     if model is None:
         return
-    yield Part("Ledger of a step", model_topic.sentence(model).line, (partial(draw_ledger, model.ledger),), wide=True)
+    yield Part(
+        "Ledger of a step",
+        model_topic.sentence(model).line,
+        (partial(draw_ledger, model.ledger, predicted=not model.measured),),
+        wide=True,
+    )
     advice = pd.DataFrame({"advice": model_topic.advice(model)})
     yield Part("Next steps", table=Table(advice, (Column("advice", "what to do next"),)))
     said = "The most time above the roof comes first."

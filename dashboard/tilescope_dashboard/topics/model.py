@@ -33,7 +33,7 @@ _NOTHING = (
 
 
 class Model(NamedTuple):
-    """A step's ledger, tables and suggestions. ``found`` says what the step is, ``told`` are its energy and what was tried."""
+    """A step's ledger, tables and suggestions. ``found`` says what the step is, ``told`` are its energy and what was tried. A step that is not ``measured`` is a prediction."""
 
     ledger: Ledger
     kernels: pd.DataFrame
@@ -42,6 +42,7 @@ class Model(NamedTuple):
     found: str
     tree: pd.DataFrame
     told: list[str]
+    measured: bool
 
 
 def of_run(loaded: LoadedRun) -> Model | None:
@@ -59,7 +60,12 @@ def of_run(loaded: LoadedRun) -> Model | None:
         next_steps.suggestions(step, found, loaded.run.device),
         step.found or "The step of a trace",
         modules,
-        [*([step_text.energy(step)] if step.power else []), *map(step_text.trial, step.tried)],
+        [
+            *([step_text.energy(step)] if step.power else []),
+            *step_text.communication(step, found, loaded.run.device),
+            *map(step_text.trial, step.tried),
+        ],
+        loaded.run.device.measured,
     )
 
 
@@ -69,7 +75,8 @@ def sentence(model: Model | None) -> Sentence:
         return Sentence("Model", _NOTHING)
     found = model.ledger
     share = found.parts["floor"] / found.step if found.step else 0.0
-    title = f"A step takes {write(found.step, 'second')}, {write(share, 'ratio')} of it at the roofs"
+    takes = "takes" if model.measured else "is predicted to take"
+    title = f"A step {takes} {write(found.step, 'second')}, {write(share, 'ratio')} of it at the roofs"
     return Sentence(title, f"{model.found[:1].upper()}{model.found[1:]}: {step_text.sentence(found)}.")
 
 

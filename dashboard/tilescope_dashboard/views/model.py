@@ -56,10 +56,12 @@ class Model(View):
             return
         self.body.visible = True
         self.say(topic.sentence(model))
-        self.chart.object = ledger(model.ledger, self.look)
+        self.chart.object = ledger(model.ledger, self.look, predicted=not model.measured)
         lines = "".join(f"<li>{escape(line)}</li>" for line in topic.advice(model))
         self.advice.object = f"<p>What to do next:</p><ul>{lines}</ul>"
-        self.roofline.object = step_roofline(model.kernels, all_roofs(self.loaded_run.run.device), self.look)
+        self.roofline.object = step_roofline(
+            model.kernels, all_roofs(self.loaded_run.run.device), self.look, predicted=not model.measured
+        )
         drawn = self.roofline.object.select_one({"name": "points"})
         if drawn is not None:
             marks = drawn.data_source

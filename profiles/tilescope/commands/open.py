@@ -19,21 +19,25 @@ def command(subparsers: choices.Subparsers) -> None:
         metavar="FILE",
         help="its format is found by its content; traces of several ranks, or their folder, show who waits for whom",
     )
+    parser.add_argument(
+        "--device", default="", metavar="GPU", help="predict the step of a trace for another GPU: h100, b200, a100, …"
+    )
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help="where runs go ($TILESCOPE_RUNS)")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Makes a run of each file and prints it, and the skew between files that are traces of ranks."""
-    from tilescope.models import ranks, terminal  # noqa: PLC0415
+    from tilescope.models import assumed_step, ranks, terminal  # noqa: PLC0415
     from tilescope.notebook import opening  # noqa: PLC0415
     from tilescope.notebook.opened_run import open_file  # noqa: PLC0415
 
+    assumed = assumed_step.product(arguments.device) if arguments.device else None
     files = [one for given in arguments.files for one in (_inside(given) if given.is_dir() else [given])]
     skew = opening.skew_of(files) if len(files) > 1 else None
     notes = [". ".join(ranks.sentences(skew))] if skew else []
     for file in files:
-        running.show(open_file(file, arguments.runs, notes), False)
+        running.show(open_file(file, arguments.runs, notes, assumed), False)
     if skew:
         terminal.say(*ranks.sentences(skew), ranks.table(skew))
     return 0

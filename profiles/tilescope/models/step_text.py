@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from tilescope.models import ledger, next_steps, step_tables, terminal
+from tilescope.models import beside, ledger, next_steps, step_tables, terminal
 from tilescope.models.ledger import PARTS, Ledger
 from tilescope.table import units
 from tilescope.table.run import Device
@@ -25,8 +25,8 @@ _MARKS = {
 }
 #: A step's energy and what it is counted at, each with its unit and the word before it.
 _POWER = {"energy": ("joule", ""), "power": ("watt", ""), "sm_clock": ("hertz", ""), "power_limit": ("watt", "limit ")}
-#: Rows of the table.
-_ROWS = 15
+#: Rows of the table, and kernels that are slower beside collectives.
+_ROWS, _BESIDE = 15, 3
 
 
 def sentence(found: Ledger) -> str:
@@ -58,13 +58,15 @@ def bar(found: Ledger) -> str:
 def lines(step: Step, found: Ledger, device: Device) -> Iterator[str]:
     """The text of a step and its ledger without their table, line by line."""
     per_step = f" ({units.several(len(step.launches), 'launch', 'launches')})"
-    yield f"A step is {units.text(found.step, 'second')}{per_step}: {step.found or 'the step of a trace'}"
+    would = "is" if device.measured else f"on {device.name} is predicted to be"
+    yield f"A step {would} {units.text(found.step, 'second')}{per_step}: {step.found or 'the step of a trace'}"
     yield sentence(found)
     yield bar(found)
     if found.slowed > 0.005 * found.step:
         yield f"The profiler slowed the CPU by {units.text(found.slowed, 'second')}, which is left out."
     if step.power:
         yield energy(step)
+    yield from communication(step, found, device)
     suggested = next_steps.suggestions(step, found, device)
     if suggested:
         yield "What to do next, each as if it were the only change:"
@@ -73,6 +75,11 @@ def lines(step: Step, found: Ledger, device: Device) -> Iterator[str]:
         yield next_steps.already_good(found, suggested)
     for one in step.tried:
         yield trial(one)
+
+
+def communication(step: Step, found: Ledger, device: Device) -> list[str]:
+    """The kernels that are slower beside collectives, where that costs the step enough to matter."""
+    return [f"{one.line(device)}." for one in beside.slower(step)[:_BESIDE] if one.lost >= 0.005 * found.step]
 
 
 def energy(step: Step) -> str:

@@ -21,7 +21,7 @@ from tilescope.runs import store
 from tilescope.runs.recordings import of_kernel
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case import readable
-from tilescope.table.run import Failure
+from tilescope.table.run import Device, Failure
 
 #: The entry-point group of functions that draw a view: they take the run, the view's name and a kernel.
 VIEWS = "tilescope.views"
@@ -150,13 +150,16 @@ def recordings(kernel: str) -> Iterator[Profile]:
     return (Profile.of(store.open_run(found.path)) for found in of_kernel(kernel))
 
 
-def open_file(path: str | Path, runs: Path | None = None, notes: Sequence[str] = ()) -> Profile:
+def open_file(
+    path: str | Path, runs: Path | None = None, notes: Sequence[str] = (), assumed: Device | None = None
+) -> Profile:
     """Makes a run of another tool's file and keeps it in ``runs`` (``$TILESCOPE_RUNS``).
 
     The file is ncu's report or CSV, a trace of torch.profiler, Proton's profile, tritonparse's events, Inductor's autotuning
-    results, or Helion's autotuning log. The run gets these ``notes``, too. Raises StoreError for a file that is missing, damaged or in no known format.
+    results, or Helion's autotuning log. The run gets these ``notes``, too. The step of a trace is predicted for the
+    ``assumed`` GPU. Raises StoreError for a file that is missing, damaged or in no known format.
     """
-    return Profile.of(opening.open_file(path, runs, notes))
+    return Profile.of(opening.open_file(path, runs, notes, assumed))
 
 
 def _why(row: dict[Any, Any]) -> str:

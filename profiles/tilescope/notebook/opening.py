@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -11,13 +12,18 @@ from pathlib import Path
 from tilescope.collectors.foreign_files import formats, profiler_trace, rank_trace, step_trace
 from tilescope.collectors.foreign_files.contents import Contents
 from tilescope.files import bounded_reading
-from tilescope.models import ranks
+from tilescope.hardware import roofs
+from tilescope.models import assumed_step, ledger, ranks
 from tilescope.runs import steps, store
 from tilescope.runs.store import LoadedRun, RunWriter, StoreError
 from tilescope.table.rank import Rank
-from tilescope.table.run import Run
+from tilescope.table.run import Device, Run
 from tilescope.table.schema import CASE_COLUMNS
+from tilescope.table.step import KERNEL, Step
 from tilescope.version import VERSION
+
+#: What a launch has on any GPU.
+_OF_LAUNCH = ("registers", "shared_memory", "block_threads", "grid_blocks")
 
 
 def skew_of(paths: Sequence[Path]) -> ranks.Skew | None:
@@ -30,11 +36,13 @@ def skew_of(paths: Sequence[Path]) -> ranks.Skew | None:
     return ranks.of(found) if len({rank.number for rank in found}) == len(found) else None
 
 
-def open_file(path: Path | str, runs: Path | None = None, notes: Sequence[str] = ()) -> LoadedRun:
+def open_file(
+    path: Path | str, runs: Path | None = None, notes: Sequence[str] = (), assumed: Device | None = None
+) -> LoadedRun:
     """Makes a run of the file and keeps it in ``runs`` (``$TILESCOPE_RUNS``). The format is found by the file's content.
 
     The run's settings have the file's name, digest and tool. ``started`` is the time of opening; a note has the file's own date
-    where it has one, and ``notes`` are added. Raises StoreError, in one line, for a file that is missing, damaged or in no known format.
+    where it has one, and ``notes`` are added. The step of a trace is predicted for the ``assumed`` GPU. Raises StoreError, in one line, for a file that is missing, damaged or in no known format.
     """
     path = Path(path)
     try:
@@ -48,6 +56,8 @@ def open_file(path: Path | str, runs: Path | None = None, notes: Sequence[str] =
     except bounded_reading.Unreadable as error:
         raise StoreError(str(error).removesuffix(": collect it again")) from error
     named = bounded_reading.one_line(path.name)
+    if assumed:
+        found, step = _predicted(found, step, assumed, named)
     made = f", made {found.recorded}" if found.recorded else ""
     run = Run(
         id=store.new_id(),
@@ -75,6 +85,25 @@ def open_file(path: Path | str, runs: Path | None = None, notes: Sequence[str] =
     except BaseException:
         writer.discard()
         raise
+
+
+def _predicted(found: Contents, step: Step | None, assumed: Device, named: str) -> tuple[Contents, Step]:
+    """The contents and the step for another GPU: no time of them was measured. Raises StoreError where nothing can be predicted."""
+    if step is None:
+        raise StoreError(f"{named} has no step to predict for {assumed.name}: give a trace of torch.profiler")
+    if roofs.roof(found.device, "hbm") is None:
+        raise StoreError(
+            f"{named} is of {found.device.name}, whose roofs are not known, so {assumed.name} cannot be compared with it"
+        )
+    kernels = [launch for launch in step.launches if launch.kind == KERNEL]
+    unknown = sum(ledger.floor(step, launch, found.device) is None for launch in kernels)
+    notes = [
+        f"predicted for {assumed.name} from a trace on {found.device.name}: each kernel keeps its distance from its roof, the CPU its pace",
+        *([f"{unknown} of {len(kernels)} kernels have no known floor and keep their time"] if unknown else []),
+    ]
+    table = found.table[found.table["metric"].isin(_OF_LAUNCH)]
+    made = dataclasses.replace(found, device=assumed, table=table, notes=[*notes, *found.notes])
+    return made, assumed_step.on(step, found.device, assumed)
 
 
 def _counted(found: Contents) -> list[str]:
