@@ -139,8 +139,10 @@ def test_many_spans_share_bars_until_fewer_are_seen() -> None:
     alone = sum(len(one.data_source.data["lane"]) for one in counted["bars"])
     assert alone + sum(one.data_source.data["launches"].sum() for one in counted["shared"]) == count
     assert alone <= figures.MOST
-    figures.fill(plot, spans, 1e-5, 2e-5)
-    assert [len(one.data_source.data["lane"]) for one in counted["bars"]] == [6]
+    figures.follow(plot, spans)
+    plot.x_range.update(start=1e-5, end=2e-5)
+    # The figure has three times what is seen, so that it can be moved.
+    assert [len(one.data_source.data["lane"]) for one in counted["bars"]] == [16]
     assert all(len(one.data_source.data["lane"]) == 0 for one in counted["shared"])
 
 

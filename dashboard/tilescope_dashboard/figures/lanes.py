@@ -17,7 +17,11 @@ from tilescope_dashboard.figures.style import Theme, empty, hover, legend
 from tilescope_dashboard.figures.timeline import along_time, reduced
 
 #: Most spans with a bar of their own, and most arrows: the longest waits'.
-MOST, MOST_ARROWS = 12_000, 400
+MOST, MOST_ARROWS = 3_000, 400
+#: Slots of time whose short spans share a bar in each lane.
+_SLOTS = 200
+#: How much longer than what is seen the time is whose spans the figure has.
+_AROUND = 3
 _ROW = 26
 _HOVER = [
     ("", "@lane"),
@@ -60,12 +64,30 @@ def fill(plot: figure, spans: pd.DataFrame, start: float = -math.inf, end: float
     """Gives the figure the spans between two times, which are fewer, so that shorter ones have a bar of their own."""
     seen = spans[(spans["end"] >= start) & (spans["start"] <= end)]
     known = seen.assign(chosen=seen.get("chosen", True), duration=seen.get("duration", seen["end"] - seen["start"]))
-    singles, shared = reduced(known.assign(impl=known["lane"]), MOST)
+    singles, shared = reduced(known.assign(impl=known["lane"]), MOST, _SLOTS)
     for one in plot.renderers:
         if one.name == "shared":
             one.data_source.data = dict(shared.rename(columns={"impl": "lane"}).items())
         elif one.name == "bars":
             one.data_source.data = _columns(singles[singles["kind"] == one.tags[0]])
+
+
+def follow(plot: figure, spans: pd.DataFrame) -> None:
+    """Fills a served figure anew as a user zooms or moves out of what it has."""
+    if len(spans) <= MOST:
+        return
+    held = [float(spans["start"].min()), float(spans["end"].max())]
+
+    def look(_name: str, _before: float, _now: float) -> None:
+        start, end = plot.x_range.start, plot.x_range.end
+        width = end - start
+        if width <= 0 or (held[0] <= start and end <= held[1] and held[1] - held[0] <= 2 * _AROUND * width):
+            return
+        held[:] = start - width * (_AROUND - 1) / 2, end + width * (_AROUND - 1) / 2
+        fill(plot, spans, *held)
+
+    for name in ("start", "end"):
+        plot.x_range.on_change(name, look)
 
 
 def _shade(kind: str, look: Theme) -> str:
@@ -130,4 +152,4 @@ def _arrows(plot: figure, spans: pd.DataFrame, arrows: pd.DataFrame, look: Theme
     )
     plot.scatter("x1", "y1", source=data, marker="triangle", size=6, color=look.ink, alpha=0.6, name="arrows")
     hover(plot, drawn, [("", "arrival at barrier @barrier")])
-    items.append(LegendItem(label="arrival, to the wait that it ends", renderers=[drawn]))
+    items.append(LegendItem(label="arrival that ends a wait", renderers=[drawn]))

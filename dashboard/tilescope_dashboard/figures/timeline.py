@@ -85,10 +85,10 @@ def _foremost(launches: pd.DataFrame) -> list[tuple[str, str]]:
     return list(dict.fromkeys([*of_lanes, *spent.nlargest(_FUNCTIONS).index]))[:_FUNCTIONS]
 
 
-def reduced(launches: pd.DataFrame, most: int = MOST) -> tuple[pd.DataFrame, pd.DataFrame]:
+def reduced(launches: pd.DataFrame, most: int = MOST, slots: int = _SLOTS) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The ``most`` launches with a bar of their own, and the shared bars of the others: ``impl left right launches busy``.
 
-    Others share a bar if they are in one lane and start in the same of ``_SLOTS`` slots of time.
+    Others share a bar if they are in one lane and start in the same of so many ``slots`` of time.
     """
     if len(launches) <= most:
         return launches, pd.DataFrame(columns=["impl", "left", "right", "launches", "busy"])
@@ -97,7 +97,7 @@ def reduced(launches: pd.DataFrame, most: int = MOST) -> tuple[pd.DataFrame, pd.
     # No launch is longer than the window, so adding it ranks requested launches first.
     own = _longest(launches["duration"] + window * launches["chosen"], most)
     rest = launches[~own]
-    slot = ((rest["start"] - first) / window * _SLOTS).astype(int)
+    slot = ((rest["start"] - first) / window * slots).astype(int)
     grouped = rest.groupby([rest["impl"], slot], sort=False)
     shared = grouped.agg(
         left=("start", "min"), right=("end", "max"), launches=("start", "size"), busy=("duration", "sum")

@@ -113,7 +113,9 @@ class Inside(View):
         steps = self._along.value == _STEPS
         shown = model.by_step(program) if steps else program
         chosen = shown.spans.assign(chosen=self._chosen(shown.spans))
-        return figures.lanes(shown._replace(spans=chosen), self.look, steps=steps)
+        plot = figures.lanes(shown._replace(spans=chosen), self.look, steps=steps)
+        figures.follow(plot, chosen)
+        return plot
 
     def _chosen(self, rows: pd.DataFrame) -> pd.Series:
         """Whether the name of an operation, or its line, has the text."""

@@ -81,6 +81,8 @@ def open_file(
         if step:
             steps.write(writer.folder, step)
         writer.append_configs(found.configs)
+        for collector, case, suffix, content in found.artefacts:
+            writer.artefact_path(collector, case, suffix).write_bytes(content)
         return store.open_run(writer.finish())
     except BaseException:
         writer.discard()

@@ -20,6 +20,7 @@ import pandas as pd
 from tilescope.files import bounded_reading, json_shape
 from tilescope.hardware import ceilings
 from tilescope.table import absent, launch_configs, schema
+from tilescope.table.case import Case
 from tilescope.table.description import DeclaredKernel
 from tilescope.table.metrics import METRICS
 from tilescope.table.run import Device, Failure
@@ -40,7 +41,7 @@ class Contents:
     """The content of a file.
 
     ``recorded`` is the time of recording, as the file has it. ``configs`` is a frame of ``launch_configs``. ``failures`` are cases
-    without values.
+    without values. ``artefacts`` are those that a collector would have kept: its name, their case, their suffix and their bytes.
     """
 
     tool: str
@@ -52,6 +53,7 @@ class Contents:
     notes: Sequence[str] = ()
     configs: pd.DataFrame = field(default_factory=lambda: launch_configs.frame([]))
     failures: Sequence[Failure] = ()
+    artefacts: Sequence[tuple[str, Case, str, bytes]] = ()
 
     def described(self) -> dict[str, DeclaredKernel]:
         """Every kernel of the table, in its order, with its description."""

@@ -9,6 +9,7 @@ from typing import Protocol, cast
 from tilescope.collectors.foreign_files import (
     helion_autotune,
     inductor_autotune,
+    lanes_trace,
     ncu_csv,
     ncu_report,
     profiler_trace,
@@ -33,7 +34,8 @@ class Format(Protocol):
 
 #: Every format, in the order of recognition: those with certain first bytes come first, and ncu's CSV last.
 FORMATS = cast(
-    "tuple[Format, ...]", (ncu_report, helion_autotune, inductor_autotune, tritonparse, proton, profiler_trace, ncu_csv)
+    "tuple[Format, ...]",
+    (ncu_report, helion_autotune, inductor_autotune, tritonparse, proton, lanes_trace, profiler_trace, ncu_csv),
 )
 
 

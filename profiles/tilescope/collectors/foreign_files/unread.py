@@ -42,7 +42,10 @@ _BEGINNINGS = {
 }
 _ENDINGS = {
     (".nsys-rep", ".qdrep"): f"a report {_NSYS}",
-    (".pftrace", ".perfetto-trace"): f"a trace of Perfetto, which Tilescope does not open: {_TRACE}",
+    (
+        ".pftrace",
+        ".perfetto-trace",
+    ): f"a trace of Perfetto, which Tilescope does not open: {_TRACE}; for time inside a kernel, Proton's .chrome_trace",
 }
 #: Characters in which names are looked for: a table may follow lines of the tool.
 _BEGUN = 8192

@@ -153,19 +153,23 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
     """Rows of each launch: how much records slow it down, the share of its warps' time in waits, and of its programs' time with a
     product in flight.
     """
-    data = trace.load(artefact)
+    return rows(trace.load(artefact), case)
+
+
+def rows(data: trace.Trace, case: Case) -> pd.DataFrame:
+    """``parse``'s rows of a trace."""
     found = trace.spans(data)
-    rows = []
+    made = []
     for launch, told in enumerate(data.launches):
         own = found[found["launch"] == launch]
         values = {"lanes_slowdown": told["recorded"] / told["plain"]} if "recorded" in told and "plain" in told else {}
         values |= facts.of_launch(own)
         known = {"lane_programs_per_sm": "resident", "lane_tail_share": "tail"}
         values |= {metric: told[key] for metric, key in known.items() if key in told}
-        rows += [
+        made += [
             case.row(name, value, "lanes", launch=launch, function=told["function"]) for name, value in values.items()
         ]
-    return schema.frame(rows)
+    return schema.frame(made)
 
 
 @bounded_reading.parser

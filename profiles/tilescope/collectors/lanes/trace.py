@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pandas as pd
 from msgspec import Struct
@@ -59,11 +60,25 @@ class _Event(Struct, gc=False):
     args: _Arguments | None = None
 
 
+def load(artefact: Path) -> Trace:
+    """The trace. Raises Unreadable. The last ones are kept: several readers ask for a trace in turn."""
+    return _load(artefact, artefact.stat().st_mtime_ns)
+
+
 @functools.lru_cache(maxsize=2)
 def _load(artefact: Path, _written: int) -> Trace:
+    return _trace(json_stream.members(bounded_reading.chunks(artefact), EVENTS, _Event))
+
+
+def of(data: Mapping[str, Any]) -> Trace:
+    """The trace that a file with this content has."""
+    return _trace([(EVENTS, msgspec.convert(data[EVENTS], list[_Event])), (DESCRIBED, data[DESCRIBED])])
+
+
+def _trace(members: Iterable[tuple[str, Any]]) -> Trace:
     rows: list[tuple[float, ...]] = []
     described: dict[str, Any] = {}
-    for member, value in json_stream.members(bounded_reading.chunks(artefact), EVENTS, _Event):
+    for member, value in members:
         if member == EVENTS:
             rows += [
                 (e.args.launch, e.args.program, e.tid, e.args.operation, e.ts, e.ts + e.dur)
@@ -79,11 +94,6 @@ def _load(artefact: Path, _written: int) -> Trace:
     return Trace(
         launches, described.get("left_out", 0), dict(zip(names, (*whole, found[:, 4], found[:, 5]), strict=True))
     )
-
-
-def load(artefact: Path) -> Trace:
-    """The trace. Raises Unreadable. The last ones are kept: several readers ask for a trace in turn."""
-    return _load(artefact, artefact.stat().st_mtime_ns)
 
 
 def spans(trace: Trace) -> pd.DataFrame:

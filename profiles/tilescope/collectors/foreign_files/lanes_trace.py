@@ -1,0 +1,136 @@
+"""Traces inside kernels in Chrome's format: those that Tilescope's lanes export, and those of Proton's instrumentation."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+from msgspec import Struct
+
+from tilescope.collectors.foreign_files import contents
+from tilescope.collectors.foreign_files.contents import Contents
+from tilescope.collectors.lanes import collector, records, sampling, trace
+from tilescope.files import bounded_reading, json_stream
+from tilescope.table.case import Case
+
+NAME = "traces inside kernels, of Tilescope's lanes or Proton's instrumentation (.json, .json.gz, .chrome_trace)"
+_PROCESS, _THREAD = re.compile(r"(.*) Core(\d+) CTA(\d+)\b.*", re.DOTALL), re.compile(r"warp (\d+)\b")
+_OURS = re.compile(rb'"args":\s*\{"launch":\s*\d+,\s*"program":\s*\d+,\s*"operation":\s*\d+\}')
+_PROTONS = re.compile(rb'"pid":\s*"[^"]* Core\d+ CTA\d+')
+#: Kinds of operations by words in the scopes' names, which people choose.
+_KINDS = {
+    records.WAIT: r"wait|barrier|sync", records.PRODUCT: r"mma|dot|gemm|product", records.COPY: r"tma|copy|async",
+    records.ACCESS: r"load|store|read|write", records.REDUCTION: r"reduce|sum\b|max\b",
+}  # fmt: skip
+
+
+def reads(head: bytes, name: str) -> bool:
+    """Whether the head has events of a program's warps."""
+    return head.lstrip()[:1] == b"{" and bool(_OURS.search(head) or _PROTONS.search(head))
+
+
+class _Event(Struct, gc=False):
+    """The needed parts of an event of Proton's."""
+
+    ph: str = ""
+    name: str = ""
+    pid: Any = None
+    tid: Any = None
+    ts: float = 0.0
+    dur: float = 0.0
+
+
+class _Scope(NamedTuple):
+    name: str
+    start: float
+    end: float
+
+
+@bounded_reading.parser
+def read(path: Path) -> Contents:
+    """Reads the trace as a case of its first kernel, which keeps the lanes. Raises Unreadable where no event is of a warp."""
+    lanes: dict[tuple[str, int, int], list[_Scope]] = {}
+    for member, value in json_stream.members(bounded_reading.chunks(path), trace.EVENTS, _Event):
+        if member == trace.DESCRIBED:
+            packed = gzip.compress(b"".join(bounded_reading.chunks(path)), mtime=0)
+            return _contents(trace.load(path), packed, "Tilescope (lanes)", [])
+        for event in value if member == trace.EVENTS else ():
+            if event and event.ph == "X" and (place := _place(event)):
+                lanes.setdefault(place, []).append(_Scope(event.name, event.ts, event.ts + max(event.dur, 0.0)))
+    if not lanes:
+        raise bounded_reading.Unreadable("no event in it is of a warp: record it again")
+    found, notes = _described(lanes)
+    packed = gzip.compress(json.dumps(found, separators=(",", ":")).encode(), mtime=0)
+    return _contents(trace.of(found), packed, "Proton (instrumentation)", notes)
+
+
+def _contents(found: trace.Trace, packed: bytes, tool: str, notes: Sequence[str]) -> Contents:
+    kernel = contents.name(found.launches[0]["function"])
+    case = Case(kernel, contents.IMPLEMENTATION, contents.DIRECTION, contents.workload(found.launches[0]["grid"]))
+    rows: pd.DataFrame = collector.rows(found, case)
+    return Contents(tool, rows, notes=notes, artefacts=(("lanes", case, collector.SUFFIX, packed),))
+
+
+def _place(event: _Event) -> tuple[str, int, int] | None:
+    """The kernel, the program and the warp of an event."""
+    if not isinstance(event.pid, str) or not isinstance(event.tid, str):
+        return None
+    process, thread = _PROCESS.match(event.pid), _THREAD.match(event.tid)
+    return (process[1], int(process[3]), int(thread[1])) if process and thread else None
+
+
+def _described(lanes: dict[tuple[str, int, int], list[_Scope]]) -> tuple[dict[str, Any], list[str]]:
+    """The trace as Tilescope writes it, of as many programs of each kernel as it samples, and notes."""
+    events, launches, notes = [], [], []
+    for launch, kernel in enumerate(dict.fromkeys(place[0] for place in lanes)):
+        programs = sorted({place[1] for place in lanes if place[0] == kernel})
+        kept = programs[:: -(-len(programs) // sampling.SAMPLE)]
+        if len(kept) < len(programs):
+            notes.append(f"of {kernel} {len(kept)} of {len(programs):,} programs are kept")
+        numbers: dict[str, int] = {}
+        for (_, program, warp), scopes in sorted(
+            item for item in lanes.items() if item[0][0] == kernel and item[0][1] in kept
+        ):
+            for name, start, end in _innermost(sorted(scopes, key=lambda scope: (scope.start, -scope.end))):
+                number = numbers.setdefault(name, len(numbers))
+                place = {"launch": launch, "program": program, "operation": number}
+                event = {"ph": "X", "name": name, "pid": launch * 1_000_000 + program, "tid": warp, "args": place}
+                events.append({**event, "ts": start, "dur": end - start})
+        operations = {
+            number: {
+                "kind": next((kind for kind, words in _KINDS.items() if re.search(words, name, re.IGNORECASE)), trace.ARITHMETIC),
+                "name": name, "line": 0, "barrier": "", "uses": [], "then_uses": [], "awaits": [], "arrives": False, "operation": "",
+                "partition": "", "pending": 0,
+            }
+            for name, number in numbers.items()
+        }  # fmt: skip
+        told = {"function": kernel, "file": "", "grid": [], "kinds": list(records.KINDS), "scopes": {}}
+        launches.append({**told, "operations": operations, "programs": kept})
+    return {trace.EVENTS: events, trace.DESCRIBED: {"launches": launches}}, notes
+
+
+def _innermost(scopes: Sequence[_Scope]) -> Iterator[_Scope]:
+    """The parts of a lane's scopes in which no inner scope is open. Scopes are in the order of their starts, outer ones first."""
+    opened: list[_Scope] = []
+    cursor = 0.0
+
+    def until(end: float) -> Iterator[_Scope]:
+        nonlocal cursor
+        while opened and opened[-1].end <= end:
+            inner = opened.pop()
+            if inner.end > cursor:
+                yield _Scope(inner.name, cursor, inner.end)
+                cursor = inner.end
+        if opened and end > cursor:
+            yield _Scope(opened[-1].name, cursor, end)
+
+    for scope in scopes:
+        yield from until(scope.start)
+        opened.append(scope)
+        cursor = max(cursor, scope.start)
+    yield from until(float("inf"))
