@@ -5,7 +5,7 @@ import re
 import pytest
 from tilescope.table.metrics import METRICS
 
-UNITS = {"second", "byte", "count", "ratio", "flop", "hertz"}
+UNITS = {"second", "byte", "count", "ratio", "flop", "hertz", "joule", "watt"}
 
 
 @pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.name)

@@ -80,7 +80,7 @@ def test_what_is_not_a_run_is_refused(data):
 
 def test_sources_begin_with_the_most_direct():
     measured = (
-        "ncu", "cupti", "torch_profiler", "events", "check", "lanes", "chrome_trace", "proton", "tritonparse", "inductor",
+        "ncu", "cupti", "torch_profiler", "events", "check", "energy", "lanes", "chrome_trace", "proton", "tritonparse", "inductor",
         "helion",
     )  # fmt: skip
     assert (*measured, "compiler", "interpreter", "model") == SOURCES

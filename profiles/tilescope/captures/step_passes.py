@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilescope.collectors.foreign_files.step_trace import STEP
+from tilescope.execution import energy
 from tilescope.hardware import device, gpu_lock
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 #: Steps that warm up, that are timed without a profiler, and that are traced. The first traced one starts the profiler up.
 WARMUP, PLAIN, TRACED = 3, 5, 4
-#: Seconds of steps over which energy is counted.
-_LONG = 0.5
 #: Metrics of tensor operations that are counted beside CUPTI's first pass.
 _MORE = ("tensor_ops_tf32", "tensor_ops_fp8", "tensor_ops_fp16")
 
@@ -108,29 +107,9 @@ class Passes:
             yield from self._trace()
         if self._then:
             yield from self._then(self.measured)
-        with alone():
-            yield from self._energy()
-
-    def _energy(self) -> Generator[None]:
-        """Counts a step's energy from one move of NVML's counter to another."""
-        import torch  # noqa: PLC0415 - the program has imported it
-
-        known = first = {} if _of_ranks() else device.power()
-        begun, steps, counts = time.perf_counter(), 0, False
-        while known:
-            yield
-            torch.cuda.synchronize()
-            steps += 1
-            known, before = device.power(), known
-            if known == before:
-                continue
-            passed = time.perf_counter() - begun
-            if counts and passed >= _LONG:
-                used = known["energy"] - first["energy"]
-                self.measured.power = {**known, "energy": used / steps, "power": used / passed, **device.clocks()}
-                return
-            if not counts:
-                first, begun, steps, counts = known, time.perf_counter(), 0, True
+        if not _of_ranks():
+            with alone():
+                self.measured.power = yield from energy.counting()
 
     def _counters(self) -> Generator[None]:
         """Notes the names of a step's launches, and counts those of the following steps, as many as the counters take."""
@@ -242,11 +221,10 @@ def timed() -> Generator[None, None, float]:
 
 
 def of_calls(step: Callable[[], Any], passes: Passes, program: Boundaries) -> Measured:
-    """Measures a callable step, which is called as often as the passes need."""
+    """Measures a callable step, which is called as often as the passes need, while its modules are watched."""
     program.step = step
-    with program.watched():
-        while not passes.done:
-            passes.begin(f"calls of {getattr(step, '__name__', 'a function')}")
-            if not passes.done:
-                program.step()
+    while not passes.done:
+        passes.begin(f"calls of {getattr(step, '__name__', 'a function')}")
+        if not passes.done:
+            program.step()
     return passes.measured

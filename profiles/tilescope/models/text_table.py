@@ -41,6 +41,12 @@ def _read_written(stem: str, before: str = "", say: Callable[[float], str] = "{:
     return said
 
 
+def _energy(row: Mapping[Any, Any]) -> str:
+    """Joules of a call, with what they are counted at."""
+    at = f"{units.text(row['power'], 'watt')} of {units.text(row['power_limit'], 'watt')}, {units.text(row['power_clock'], 'hertz')}"
+    return "" if pd.isna(row["energy"]) else f"{units.text(row['energy'], 'joule')} ({at})"
+
+
 def _seconds(value: float) -> str:
     return units.text(value, "second")
 
@@ -50,6 +56,7 @@ def _seconds(value: float) -> str:
 COLUMNS: dict[str, tuple[str, Text]] = {
     "fault": ("failed", lambda row: faults.LABELS.get(row["fault"], "")),
     "gpu_time": ("GPU time", _value("gpu_time", _seconds)),
+    "energy": ("energy", _energy),
     "floor_fraction": ("of roofline", _value("floor_fraction", "{:.1%}".format)),
     "relative_error": ("rel. error", _error("relative_error")),
     "dram": ("HBM r / w", _read_written("dram", say=lambda value: units.text(value, "byte"))),

@@ -92,7 +92,8 @@ def profile_model(
 
     program, trials = step_boundaries.Boundaries(lambda found: None), Trials(tries)
     passes = step_passes.Passes(lambda on: setattr(program, "annotating", on), then=lambda of: trials.made(of, program))
-    measured = step_passes.of_calls(step, passes, program)
+    with program.watched():
+        measured = step_passes.of_calls(step, passes, program)
     return kept(measured, title or f"a step of {getattr(step, '__name__', 'a model')}", folder, trials)
 
 
@@ -122,7 +123,8 @@ def profile_script(
 
     def begin(found: str) -> None:
         passes.begin(found)
-        if passes.done:
+        # Passes that are closed early leave the step to its function.
+        if passes.done and passes.measured.trace:
             raise _MeasuredError
 
     boundaries = step_boundaries.Boundaries(begin)

@@ -237,6 +237,9 @@ _ALL = (
     # Speed of light and clocks.
     _percentage("sm_throughput", "SM throughput of peak", "sm__throughput.avg.pct_of_peak_sustained_elapsed"),
     _percentage("dram_throughput", "HBM throughput of peak", "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"),
+    Metric("energy", "energy of a call", "joule"),
+    Metric("power", "power", "watt"),
+    Metric("power_limit", "power limit", "watt"),
     Metric("sm_clock", "SM clock", "hertz", of_counter("sm__cycles_elapsed.avg.per_second")),
     Metric("dram_clock", "HBM clock", "hertz", of_counter("dram__cycles_elapsed.avg.per_second")),
     Metric("dram_bytes_per_cycle", "HBM bytes per cycle at peak", "byte", of_counter("dram__bytes.sum.peak_sustained")),

@@ -42,11 +42,20 @@ COLLECTORS = (
 LANES = Collector(
     "lanes", "recording", "waits of each warp", "lanes.collector", measured=True, on_gpu=True, caches=_FLUSHED
 )
+ENERGY = Collector(
+    "energy",
+    "repeating",
+    "joules of a call",
+    measured=True,
+    on_gpu=True,
+    caches="as calls one after the other leave them",
+)
 #: Run only on request. They give no rows of the table, or rows of another source.
 OPTIONAL = (
     Collector("ncu_rules", "running", "NVIDIA's own advice", "ncu.rules", on_gpu=True),
     Collector("ncu_source", "sampling", "stalls of each line", "ncu.source", on_gpu=True),
     LANES,
+    ENERGY,
     Collector(
         "race", "racing", "the fastest config", "tilescope.tuning.race", on_gpu=True, caches=_FLUSHED, timed=True
     ),
@@ -59,7 +68,7 @@ KNOWN = {collector.name: collector for collector in (*COLLECTORS, *OPTIONAL)}
 
 #: Collectors of hardware counters, the one with the most counters first.
 COUNTERS = ("ncu", "cupti")
-_MEASURED = [collector.name for collector in (LANES, *COLLECTORS) if collector.measured]
+_MEASURED = [collector.name for collector in (LANES, ENERGY, *COLLECTORS) if collector.measured]
 #: Sources that observe hardware; the others predict.
 MEASURED = frozenset([*_MEASURED, *TOOLS])
 #: Every source, most direct first. ``model`` is a formula over declared costs.

@@ -1,0 +1,37 @@
+"""Counts the energy of what is repeated, by NVML's counter. Imports torch when it counts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+
+from tilescope.hardware import device
+
+#: Seconds of repetitions over which energy is counted.
+LONG = 0.5
+
+
+def counting() -> Generator[None, None, dict[str, float]]:
+    """Counts what the caller does at each ``yield``, from one move of the counter to another.
+
+    Returns ``energy``, in joules of one time, and over all of them ``power`` and ``power_limit`` in watts and ``sm_clock`` in hertz; nothing
+    where NVML has no counter.
+    """
+    import torch  # noqa: PLC0415 - the caller has imported it
+
+    known = first = device.power()
+    begun, times, counts = time.perf_counter(), 0, False
+    while known:
+        yield
+        torch.cuda.synchronize()
+        times += 1
+        known, before = device.power(), known
+        passed = time.perf_counter() - begun
+        if known == before:
+            continue
+        if counts and passed >= LONG:
+            used = known["energy"] - first["energy"]
+            return {**known, "energy": used / times, "power": used / passed, **device.clocks()}
+        if not counts:
+            first, begun, times, counts = known, time.perf_counter(), 0, True
+    return {}
