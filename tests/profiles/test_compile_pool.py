@@ -98,11 +98,14 @@ def test_compile_pool_fills_the_launchers_cache(forks, monkeypatch):
 
 
 def test_compile_pool_crash_and_hang_cost_only_themselves(trapped):
-    code, jobs = described(16, 32, 64, 8)
-    found = dict(compile_pool.Pool(code, 2).compile(jobs))
+    code, jobs = described(16, 32, 64, 8, 128)
+    jobs["default"] = jobs.pop(128)
+    found = dict(compile_pool.Pool(code, 3, limit=8.0).compile(jobs))
     assert found[16].reason == "compiling it ended its process (SIGKILL)"
     assert not found[16].certain, "the system may have killed it because memory ran out"
     assert "where the others' median is" in found[64].reason
+    assert not found[64].certain, "this machine's load may have slowed it"
+    assert found["default"].reason == "compiling took more than 8 s and was stopped"
     assert {found[32].reason, found[8].reason} == {""}
 
 

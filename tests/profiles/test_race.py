@@ -84,7 +84,10 @@ def test_tune_run_has_every_config_and_remembers_times(raced, events, tmp_path, 
 @pytest.mark.parametrize(
     ("sustained", "said"),
     [
-        ("3.3e-3 3.2e-3", 'best: triton.Config({"BLOCK": 256}, num_warps=4): 1.031 times the default\'s speed'),
+        (
+            "3.3e-3 3.2e-3",
+            'best: triton.Config({"BLOCK": 256}, num_warps=4): 1.031 times the default\'s speed without rests',
+        ),
         ("3.3e-3 3.4e-3", "the default stays: no config is 0.5 % faster"),
     ],
     ids=["faster", "slower"],

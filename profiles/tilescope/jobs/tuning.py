@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import atexit
 import dataclasses
+import math
 import shutil
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-import pandas as pd
 
 from tilescope import collectors
 from tilescope.hardware import device
@@ -111,23 +110,19 @@ def _with_remembered(job: Job) -> Job:
 
 
 def winners(loaded: LoadedRun) -> list[memory.Winner]:
-    """The best config of each sweep of a run that was raced, by the median of its times.
-
-    The default is the best where it is faster than that config without a rest between calls.
-    """
+    """The best config of each sweep of a run that was raced: by its times without a rest where it has some, else by all."""
     timed = loaded.table[(loaded.table["metric"] == "interval") & (loaded.table["source"] == "events")]
     of_sweep, found = list(recorded_sweeps.OF_SWEEP), []
     sustained = {
-        sweep: rows.groupby("config")["value"].median()
+        sweep: rows.groupby("config")["value"].median().to_dict()
         for sweep, rows in loaded.table[loaded.table["metric"] == "sustained_time"].groupby(of_sweep, sort=False)
     }
     for (kernel, impl, direction, workload), rows in timed.groupby(of_sweep, sort=False):
         medians = rows.groupby("config")["value"].median()
+        without_rest = sustained.get((kernel, impl, direction, workload), {})
         # A config is preferred to the default with the same time, because it can be written down.
-        best = str(min(medians.index, key=lambda config: (medians[config], config == "")))
-        without_rest = sustained.get((kernel, impl, direction, workload), pd.Series(dtype="float64"))
-        if {best, ""} <= set(without_rest.index) and without_rest[best] > without_rest[""]:
-            best = ""
+        places = {config: (without_rest.get(config, math.inf), time, config == "") for config, time in medians.items()}
+        best = min(places, key=places.__getitem__)
         artefact = artefacts.find(loaded.folder, "race", Case(kernel, impl, direction, workload, best))
         if artefact:
             found.append(race.winner(artefact, len(medians)))

@@ -121,12 +121,14 @@ def close(values: pd.Series) -> bool:
 def ranked(cells: pd.DataFrame, sweep: str, held: Mapping[str, str], column: str, less: bool) -> pd.DataFrame:
     """One sweep's configs with the parameters in ``held``, sorted by ``column``, which becomes their ``value``.
 
-    The best comes first (the least if ``less``, the largest otherwise), configs without a value last.
+    The best comes first (the least if ``less``, the largest otherwise), configs without a value last. By time the configs that
+    were also timed without a rest come first, in that order: the race sends only those that nothing else tells apart.
     """
     found = cells[names(cells) == sweep]
     for name, value in held.items():
         found = found[found[name].astype(str) == value]
-    return found.assign(value=found[column]).sort_values("value", ascending=less, na_position="last", ignore_index=True)
+    by = ["sustained", "value"] if column == "time" and "sustained" in found else ["value"]
+    return found.assign(value=found[column]).sort_values(by, ascending=less, na_position="last", ignore_index=True)
 
 
 def best(rows: pd.DataFrame) -> pd.Series | None:
@@ -157,15 +159,14 @@ def effects(rows: pd.DataFrame, less: bool) -> dict[str, float]:
 def gain(rows: pd.DataFrame, default: pd.DataFrame) -> float | None:
     """The default's time (``defaults``' row of the sweep) over that of the best of ``ranked``'s rows by time.
 
-    Where both were also timed without a rest between calls, the lesser of the two ratios. None where either was not timed, or
-    where their clocks differ.
+    Times without a rest decide where both have them. None where either was not timed, or where their clocks differ.
     """
     top = best(rows)
     if top is None or default.empty or default["time_source"].iloc[0] != top["time_source"]:
         return None
-    clocks = [column for column in ("time", "sustained") if column in default and column in top]
-    ratios = [default[column].iloc[0] / top[column] for column in clocks]
-    return min((float(ratio) for ratio in ratios if pd.notna(ratio)), default=None)
+    clocks = [column for column in ("sustained", "time") if column in default and column in top]
+    ratios = [float(default[column].iloc[0] / top[column]) for column in clocks]
+    return next((ratio for ratio in ratios if not math.isnan(ratio)), None)
 
 
 def as_code(config: str, source: str = "") -> str:
@@ -206,8 +207,11 @@ def conclusions(table: pd.DataFrame, target: str = "") -> Iterator[tuple[str, li
                 continue
             won = gain(rows, own[names(own) == sweep] if len(own) else own)
             code = as_code(top["config"], top["time_source"])
-            against = f": {units.text(won, '', 4)} times the default's speed" if won else ""
-            said = [f"best: {code}{against}"]
+            without = " without rests between calls" if pd.notna(top.get("sustained")) else ""
+            against = (
+                f"{units.text(won, '', 4)} times the default's speed{without}" if won else "the default has no time"
+            )
+            said = [f"best: {code}: {against}"]
             if won is not None and won < 1 + GAIN:
                 said = [f"the default stays: no config is {units.text(GAIN, 'ratio', 1)} faster; the fastest is {code}"]
             if found := effects(rows, less=True):

@@ -31,13 +31,14 @@ from triton.runtime.cache import triton_key
 
 from tilescope.execution.parentage import WATCH, die_with
 from tilescope.tuning.compile_jobs import Code, Maker, Specialization
+from tilescope.tuning.problems import DEFAULT
 from tilescope.tuning.search import Compiled
 
 #: The longest time in seconds that one config may compile.
 LONGEST = 60.0
-#: Once nothing waits, a config may take this multiple of the others' median, and at least this many seconds. The best config of
-#: a recorded sweep took at most 3.1 times the median.
-STRAGGLER, PATIENCE = 4.0, 3.0
+#: Once nothing waits, a config may take this multiple of the others' median, and at least this many seconds. The default may
+#: take ``LONGEST``, because the others are compared with it.
+STRAGGLER, PATIENCE = 4.0, 10.0
 #: Up to this number of configs, compiling them here is faster than starting a host.
 _FEW = 2
 #: The longest wait in seconds for a forked host to be ready.
@@ -231,9 +232,11 @@ def _compiled(
                     took.append(ended.seconds)
                 yield ended.name, found
             for answer, one in list(running.items()):
-                if reason := _too_long(one.seconds, [] if waiting else took, limit):
+                others = [] if waiting or one.name == DEFAULT else took
+                if reason := _too_long(one.seconds, others, limit):
                     running.pop(answer).stop()
-                    yield one.name, Compiled(reason)
+                    # The limit is what a config costs anyone; beside others' median it may be this machine's load.
+                    yield one.name, Compiled(reason, certain=one.seconds > limit)
     finally:
         for one in running.values():
             one.stop()

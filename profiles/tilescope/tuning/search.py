@@ -9,6 +9,7 @@ from typing import Any
 
 from tilescope.tuning import racing
 from tilescope.tuning.memory import LIKE, Memory, Problem, Timing
+from tilescope.tuning.problems import DEFAULT
 
 Kernels = Sequence[Mapping[str, Any]]
 #: A text that is equal for configs with the same launches of the same code; empty where these are not known.
@@ -110,5 +111,5 @@ _LAUNCH = frozenset({"num_warps", "num_stages", "num_ctas", "maxnreg"})
 
 
 def order(configs: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """The names of the configs in the order to compile them: those that take longest first."""
-    return sorted(configs, key=lambda name: -work(configs[name]))
+    """The names of the configs in the order to compile them: the default, then those that take longest."""
+    return sorted(configs, key=lambda name: (name != DEFAULT, -work(configs[name])))

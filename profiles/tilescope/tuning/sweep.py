@@ -35,6 +35,8 @@ PLACE = "cuda"
 ROTATE = 3
 #: Number of the fastest configs whose counters are read (``_count``).
 COUNTED = 3
+#: Number of configs that are timed without a rest, and how much slower than the default they may be with one.
+_AGAIN, _NEAR = 2, 0.005
 #: Seconds between two writes to the memory, and between two progress lines of one config.
 _KEEP_EVERY, _TELL_EVERY = 1.0, 0.2
 _AUTOTUNED = "an autotuner chooses for it, which this race stands in for"
@@ -194,14 +196,23 @@ class Sweep:
             self._kept = time.monotonic()
 
     def _sustain(self, contest: racing.Race) -> None:
-        """Times a long winner and the default without a rest: a config that draws more power may be slower there."""
-        winner, default = contest.outcome().winner, contest.baseline
-        lanes = [contest.lanes[name] for name in (winner, default) if name in contest.lanes]
-        if winner == default or len(lanes) < 2 or not cold.LONG < max(lane.median for lane in lanes) < math.inf:
+        """Times the best long configs and the default without a rest: a config that draws more power may be slower there."""
+        default = contest.lanes.get(contest.baseline)
+        if not default or not cold.LONG < default.median < math.inf:
             return
+        near = [
+            lane.config
+            for lane in contest.outcome().lanes
+            if lane is not default and not lane.like and lane.median < default.median * (1 + _NEAR)
+        ][:_AGAIN]
+        if not near:
+            return
+        winner = near[0]
+        for facts in self._facts.values():
+            facts.pop(memory.SUSTAINED, None)
         self._begin(self._cases[winner], "comparing with the default")
         try:
-            found = sustained_times({name: self.call(self._cases[name]) for name in (winner, default)})
+            found = sustained_times({name: self.call(self._cases[name]) for name in (*near, default.config)})
         except Exception as error:
             if broken():
                 raise Broken(winner, error) from error
