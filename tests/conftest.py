@@ -15,6 +15,8 @@ BROWSERS = {"chromium", "lab"}
 
 # Workers start cold, and no test touches the user's own cache and runs.
 os.environ["TILESCOPE_RESIDENT"] = "0"
+# Triton 3.9 warns where it is not set.
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 # Each of a run's many processes would compile the repository's modules anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Tables have one width, whatever the terminal's is.

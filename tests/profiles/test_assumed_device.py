@@ -135,7 +135,7 @@ def test_function_is_scripted(there):
     def doubled(x):
         return torch.ones_like(x) + torch.tensor(1.0, dtype=x.dtype)
 
-    with pytest.warns(DeprecationWarning, match="jit.script"):
+    with pytest.warns((DeprecationWarning, FutureWarning), match="jit.script"):
         found = torch.jit.script(doubled)(torch.zeros(3, device="cuda"))
     assert found.tolist() == [2, 2, 2] and found.is_cuda
 

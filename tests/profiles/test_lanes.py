@@ -17,8 +17,9 @@ from tilescope.hardware import device
 from tilescope.models import lanes as model
 from tilescope.table.case import Case
 from tilescope.tuning import pruning
-from triton import knobs
+from triton.backends.compiler import GPUTarget, Language
 from triton.backends.nvidia import driver
+from triton.backends.nvidia.compiler import CUDABackend
 from triton.runtime import _allocation
 
 HERE = Path(__file__).parent
@@ -93,17 +94,12 @@ def test_fewer_kinds_leave_the_others_unrecorded(compiled):
 
 
 def test_hook_is_shared_with_tuning():
-    seen = []
-    knobs.runtime.add_stages_inspection_hook = lambda *_: seen.append("first")
-    try:
-        with recording.recording(records.KINDS), pruning.refusing():
-            stages = dict.fromkeys(("ttgir", "llir"))
-            backend = type("Backend", (), {"target": type("Target", (), {"arch": 90})})
-            knobs.runtime.add_stages_inspection_hook(backend, stages, None, None, 90)
-    finally:
-        knobs.runtime.add_stages_inspection_hook = None
-    assert seen == ["first"]
-    assert all(stages.values())
+    backend, plain, hooked = CUDABackend(GPUTarget("cuda", 90, 32)), {}, {}
+    with recording.recording(records.KINDS), pruning.refusing():
+        backend.add_stages(hooked, backend.parse_options({}), Language.TRITON)
+    backend.add_stages(plain, backend.parse_options({}), Language.TRITON)
+    changed = [stage for stage, make in hooked.items() if make.__qualname__ != plain[stage].__qualname__]
+    assert changed == ["ttgir", "llir"]
 
 
 def test_a_function_that_is_not_inlined_is_refused():

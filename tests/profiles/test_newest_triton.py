@@ -31,4 +31,4 @@ def test_newest_triton_passes_the_interpreters_tests():
             return done.stdout
 
         assert told("-c", VERSION).strip() == TESTED[-1]
-        assert " passed" in told("-m", "pytest", "-q", "-W", "ignore:TRITON_DEFAULT_FP_FUSION", *FILES)
+        assert " passed" in told("-m", "pytest", "-q", *FILES)

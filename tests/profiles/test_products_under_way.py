@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import triton
 from tilescope.collectors import compiler, products_under_way
 from tilescope.collectors.compiled_text import read
 from tilescope.execution import execute
@@ -55,6 +56,7 @@ def test_products_stay_under_way_over_branches(change, expected):
     assert counted(change(LOOP)) == expected
 
 
+@pytest.mark.skipif(not triton.__version__.startswith("3.6."), reason="later releases leave the line no instruction")
 def test_instruction_after_the_wait_is_beside_none(tmp_path):
     spec = f"{Path(__file__).with_name('gluon_products.py')}:SPEC"
     case = Case(spec, "triton", "forward", "8-bf16", "")

@@ -51,9 +51,9 @@ class _Utilities:
         self.answers.index(device)
         return Entries(self.answers)
 
-    def load_binary(self, name: str, cubin: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
-        """A driver's description of a cubin: two handles (0), registers per thread, spills per thread in words of 4 bytes, and the most
-        threads of a block that the registers of a multiprocessor allow."""
+    def load_binary(self, name: str, cubin: bytes, shared: int, device: int) -> tuple[None, int, int, int, int]:
+        """A driver's description of a cubin: no module to unload, no function, registers per thread, spills per thread in words of
+        4 bytes, and the most threads of a block that the registers of a multiprocessor allow."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "kernel.cubin")
             file.write_bytes(cubin)
@@ -66,7 +66,7 @@ class _Utilities:
         warps = next(
             n for n in range(32, 0, -1) if n == 1 or occupancy.blocks(self.target, registers, 0, 32 * n).blocks
         )
-        return 0, 0, registers, stack // 4, 32 * warps
+        return None, 0, registers, stack // 4, 32 * warps
 
     def __getattr__(self, name: str) -> Any:
         raise _not_there(self.target, f"triton.runtime.driver.active.utils.{name}")

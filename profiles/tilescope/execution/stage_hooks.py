@@ -1,27 +1,29 @@
-"""Shares Triton's only hook into its compilation stages. Imports triton: worker-side only."""
+"""Hooks into Triton's compilation stages. Imports triton: worker-side only."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
-#: Triton calls it with the backend, the stages by name, the options, the language and the compute capability.
-Hook = Callable[[Any, dict[str, Any], Any, Any, int], None]
+#: It gets the backend and the stages by name.
+Hook = Callable[[Any, dict[str, Any]], None]
 
 
 @contextlib.contextmanager
 def hooked(hook: Hook) -> Iterator[None]:
-    """While active, Triton calls ``hook`` for each compilation, after the hook that was set before."""
-    from triton import knobs  # noqa: PLC0415
+    """Calls ``hook`` for each compilation for NVIDIA's GPUs while active.
 
-    with knobs.runtime.scope():
-        before = knobs.runtime.add_stages_inspection_hook
+    Triton's own ``add_stages_inspection_hook`` is left to others, and from 3.9 on changes the keys of all kernels.
+    """
+    from triton.backends.nvidia.compiler import CUDABackend  # noqa: PLC0415
 
-        def both(*args: Any) -> None:
-            if before is not None:
-                before(*args)
-            hook(*args)
+    original = CUDABackend.add_stages
 
-        knobs.runtime.add_stages_inspection_hook = both
+    def add_stages(backend: Any, stages: dict[str, Any], options: Any, language: Any) -> None:
+        original(backend, stages, options, language)
+        hook(backend, stages)
+
+    with mock.patch.object(CUDABackend, "add_stages", add_stages):
         yield

@@ -18,6 +18,7 @@ from typing import Any
 
 from tilescope.collectors.cupti import library
 from tilescope.collectors.interpreter import TESTED
+from tilescope.collectors.lanes import collector as lanes
 from tilescope.hardware import device
 from tilescope.jobs import triton_cache
 from tilescope.jobs.versions import versions
@@ -30,7 +31,7 @@ DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 NUMPY_LIMIT = (2, 4)
 #: The least versions that Tilescope runs with, the newest that were tried, and the Triton of the recordings.
 LEAST = {"python": (3, 11), "torch": (2, 11), "triton": (3, 6)}
-NEWEST = {"python": (3, 12), "torch": (2, 13), "triton": (3, 9)}
+NEWEST = {"python": (3, 14), "torch": (2, 15), "triton": (3, 9)}
 RECORDED = (3, 6)
 
 _PROBE = """
@@ -148,6 +149,8 @@ def combination(probe: dict[str, Any], python: tuple[int, int]) -> Finding:
     if wanted and "triton" in probe and _numbers(wanted) != known.get("triton"):
         what = f"torch {probe['torch']} is made for triton {wanted}: torch.compile may fail with {probe['triton']}"
         return Finding(name, False, what, f"pip install triton=={wanted}; all but torch.compile works as it is")
+    if "triton" in probe and (reason := lanes.unserved(probe["triton"])):
+        said.append(reason)
     if known.get("triton", RECORDED) != RECORDED:
         recorded = ".".join(map(str, RECORDED))
         said.append(f"recordings are of triton {recorded}: other registers and configs are no fault")

@@ -63,7 +63,7 @@ def accumulators(ttgir: str) -> int:
     return max(found, default=0)
 
 
-def _refuse_around_llvm(backend: Any, stages: dict[str, Any], _options: Any, _language: Any, _capability: int) -> None:
+def _refuse_around_llvm(backend: Any, stages: dict[str, Any]) -> None:
     """Inserts the checks before and after the stage from TTGIR to LLVM. Triton calls this with the stages of a compilation."""
     to_llvm, target = stages["llir"], f"sm_{backend.target.arch}"
 

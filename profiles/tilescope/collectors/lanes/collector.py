@@ -7,6 +7,7 @@ the recorded operations and the kernels' times with and without records.
 from __future__ import annotations
 
 import gzip
+import importlib.metadata
 import importlib.util
 import json
 from collections.abc import Callable, Mapping
@@ -24,6 +25,8 @@ from tilescope.table import line_values, schema
 from tilescope.table.case import Case
 
 SUFFIX = ".trace.json.gz"
+#: The newest Triton whose compiler takes the records.
+NEWEST_TRITON = (3, 7)
 
 #: Seconds of each kernel on the GPU by name: a call's sum, for each of several calls.
 Durations = Mapping[str, list[float]]
@@ -45,7 +48,14 @@ def unavailable() -> str | None:
         return reason
     if importlib.util.find_spec("triton") is None or importlib.util.find_spec("triton.profiler") is None:
         return "lanes need Triton with Proton: pip install triton"
-    return None
+    return unserved(importlib.metadata.version("triton"))
+
+
+def unserved(triton: str) -> str | None:
+    """Why lanes cannot be recorded with this release of Triton, or None: later ones insert records in another way."""
+    if tuple(map(int, triton.split(".")[:2])) <= NEWEST_TRITON:
+        return None
+    return f"lanes need Triton {'.'.join(map(str, NEWEST_TRITON))} or older, here is {triton}"
 
 
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:

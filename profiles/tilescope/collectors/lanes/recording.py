@@ -108,7 +108,7 @@ def recording(kinds: Collection[str], room: int = ROOM) -> Iterator[Recording]:
     made = Recording(kinds, room)
     instrumentation = _Passes()
 
-    def hook(_backend: Any, stages: dict[str, Any], _options: Any, _language: Any, _capability: int) -> None:
+    def hook(_backend: Any, stages: dict[str, Any]) -> None:
         to_ttgir = stages["ttgir"]
 
         def recorded(source: Any, metadata: Any) -> Any:
