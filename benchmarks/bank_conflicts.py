@@ -2,11 +2,11 @@
 
 Each kernel's recorded sizes are compiled for the GPU of the recording, ``--each`` of them in each direction. A line of the output is a
 launch: conflicts by ncu, conflicts predicted, wavefronts predicted, and the function. Functions that have changed since they were
-recorded are left out. ncu also counts requests that meet other traffic: this noise is at most ``NOISE`` of the wavefronts, and some in a
-kernel without shared memory.
+recorded are left out. ncu also counts requests that meet other traffic: about ``TRAFFIC`` of the wavefronts, at most ``NOISE`` of them,
+and up to ``FLOOR`` in a kernel without shared memory.
 
-The last lines are the rank correlation (Spearman) over launches whose counts exceed the noise or that are predicted to conflict, and
-the launches on which prediction and ncu disagree.
+The last lines are the rank correlation (Spearman) of ncu's counts with the predicted conflicts and traffic, over launches that ncu
+counts any of, and the launches on which prediction and ncu disagree.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ from tilescope.runs import changes, recordings, store
 from tilescope.table.case import Case
 from tilescope_kernels import catalog
 
+#: The median of ncu's counts over wavefronts in launches without conflicts, and the most that it counts without shared memory.
+TRAFFIC, FLOOR = 0.04, 500
+
 
 class Compared(NamedTuple):
-    """A launch of a case: bank conflicts by ncu and predicted, and predicted wavefronts (NaN where addresses are data)."""
+    """A launch of a case: bank conflicts by ncu and predicted, and predicted wavefronts (NaN where they are unknown)."""
 
     case: str
     function: str
@@ -36,14 +39,15 @@ class Compared(NamedTuple):
     wavefronts: float
 
     @property
-    def above_noise(self) -> bool:
-        """Whether ncu counts more conflicts than its noise."""
-        return bool(self.wavefronts) and self.counted > NOISE * self.wavefronts
+    def expected(self) -> float:
+        """The count that the prediction lets one expect of ncu."""
+        return self.predicted + TRAFFIC * self.wavefronts
 
     @property
     def contradicted(self) -> bool:
-        """Whether the launch is predicted to be free and is not, or to conflict and is."""
-        return self.above_noise != (self.predicted > NOISE * self.wavefronts)
+        """Whether the launch is predicted to be free while ncu counts more than its noise, or to conflict while it counts less."""
+        noise = max(FLOOR, NOISE * self.wavefronts)
+        return (self.counted > noise) != (self.predicted > noise)
 
 
 def recorded(kernel: str, each: int) -> Iterator[tuple[Case, pd.DataFrame]]:
@@ -77,8 +81,8 @@ def compare(case: Case, counted: pd.DataFrame, target: str = "sm_90") -> Iterato
 
 
 def correlation(launches: Sequence[Compared]) -> float:
-    """Spearman's rank correlation of predicted and counted conflicts."""
-    ranks = pd.DataFrame([(one.counted, one.predicted) for one in launches]).rank()
+    """Spearman's rank correlation of ncu's counts and those expected."""
+    ranks = pd.DataFrame([(one.counted, one.expected) for one in launches]).rank()
     return float(ranks[0].corr(ranks[1]))
 
 
@@ -97,9 +101,9 @@ def main() -> None:
                     flush=True,
                 )
     known = [one for one in found if one.wavefronts == one.wavefronts]
-    told = [one for one in known if one.predicted or one.above_noise]
+    told = [one for one in known if one.counted and one.wavefronts]
     print(
-        f"{len(found)} launches, {len(known)} predicted; rank correlation of {len(told)} with conflicts: {correlation(told):.3f}"
+        f"{len(found)} launches, {len(known)} predicted; rank correlation of the {len(told)} that ncu counts: {correlation(told):.3f}"
     )
     for one in known:
         if one.contradicted:

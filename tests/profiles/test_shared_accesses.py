@@ -1,5 +1,9 @@
 """Bank conflicts of shared memory, predicted from PTX."""
 
+import json
+import lzma
+from pathlib import Path
+
 import pytest
 from tilescope.collectors import shared_accesses
 from tilescope.collectors.compiled_text import read
@@ -9,6 +13,7 @@ from tilescope.table.case import Case
 
 from benchmarks import bank_conflicts
 
+FIXTURE = Path(__file__).parent / "fixtures" / "bank_conflicts.json.xz"
 #: Lane and warp of a thread, and a value that depends on an argument.
 START = """\
 \t.loc\t1 3 1  // a.py:3:1
@@ -132,6 +137,30 @@ def test_loads_that_the_assembler_joins_are_one():
     loads = "".join(f"\tld.shared.b32 \t%r{20 + n}, [%r9+{4 * n}];\n" for n in range(4))
     assert conflicts(row + loads) == (4, 4)
     assert conflicts(row + loads.partition("\n")[0] + "\n") == (2, 1)
+
+
+@pytest.fixture(scope="module")
+def counted():
+    """Launches that ncu counted on an H200, with the PTX that ran, and the prediction for each."""
+    data = json.loads(lzma.decompress(FIXTURE.read_bytes()))
+    found = []
+    for one in data["launches"]:
+        code = read("ptx", data["codes"][one["code"]], one["file"])
+        traffic = shared_accesses.of_launch(code, one["threads"], one["scalars"], one["blocks"])
+        values = one["counted"], traffic.conflicts, traffic.wavefronts
+        found.append((one["exact"], bank_conflicts.Compared(one["case"], one["function"], *values)))
+    return found
+
+
+def test_predicted_conflicts_rank_as_ncu_counts_them(counted):
+    launches = [one for _, one in counted]
+    assert len(launches) >= 40
+    assert bank_conflicts.correlation(launches) >= 0.9
+
+
+def test_no_launch_is_called_free_that_ncu_counts(counted):
+    assert not [one for _, one in counted if one.contradicted]
+    assert bank_conflicts.Compared("", "", 900.0, 0.0, 2000.0).contradicted
 
 
 def test_predicted_conflicts_are_those_that_ncu_counted():

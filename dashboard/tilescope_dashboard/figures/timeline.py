@@ -68,14 +68,20 @@ def timeline(launches: pd.DataFrame, look: Theme) -> figure:
 
 def along_time(look: Theme, name: str, rows: Sequence[str], window: float, *, x: str) -> figure:
     """An empty figure with named rows, the first at the top, over ``window`` seconds. It pans and zooms along time alone."""
-    plot = blank(look, name, x=x, named_rows=True, y_range=list(rows)[::-1], x_range=Range1d(0, window * 1.01))
+    plot = blank(look, name, x=x, named_rows=True, y_range=list(rows)[::-1])
+    time_axis(plot, look, window)
+    plot.yaxis.major_label_text_font_size = "13px"
+    return plot
+
+
+def time_axis(plot: figure, look: Theme, window: float) -> None:
+    """Makes the x axis one of time, over ``window`` seconds; pan and zoom move along it alone."""
+    plot.x_range = Range1d(0, window * 1.01)
     plot.xaxis.formatter = CustomJSTickFormatter(code=_WRITER)
     plot.xaxis.ticker.desired_num_ticks = 3 if look.narrow else 6
     plot.min_border_right = 28  # the last tick's label reaches beyond the frame
-    plot.yaxis.major_label_text_font_size = "13px"
     for tool in plot.select({"type": PanTool}), plot.select({"type": WheelZoomTool}):
         next(iter(tool)).dimensions = "width"
-    return plot
 
 
 def _foremost(launches: pd.DataFrame) -> list[tuple[str, str]]:

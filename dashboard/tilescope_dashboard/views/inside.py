@@ -21,6 +21,7 @@ from tilescope_dashboard.figures import lanes as figures
 from tilescope_dashboard.topics import baselines
 from tilescope_dashboard.topics import lanes as topic
 from tilescope_dashboard.topics.changed_findings import Side, sides
+from tilescope_dashboard.views.activity_strip import ActivityStrip
 from tilescope_dashboard.views.base import View
 
 #: What the lanes are drawn along.
@@ -35,14 +36,15 @@ class Inside(View):
 
     def build(self) -> list[Any]:
         self.chart, self.other, self.traces = chart(), chart(), layout.column()
-        self.beside = html_text.pane()
+        self.beside, self.activity = html_text.pane(), ActivityStrip()
         self.table = table(topic.LINES, pagination="remote")
         self._program, self._along = Choice("program", 260, self._draw), Choice("along", 150, self._draw)
         self._filter = pmui.TextInput(label="operation or line contains", size="small", width=210)
         self._filter.param.watch(lambda _: self._draw(), "value")
         self.state.param.watch(self._changed, "compared")
         choices = pn.FlexBox(self._program, self._along, self._filter, gap="6px")
-        return [self.chart, self.beside, self.other, choices, self.traces, self.saved(self.table, "lines")]
+        below = [self.beside, self.other, choices, self.traces, self.saved(self.table, "lines")]
+        return [self.activity, self.chart, *below]
 
     def update(self) -> None:
         self._found = self._lanes_of(self.loaded, self.state.kernel, self.state.standing)
@@ -51,6 +53,7 @@ class Inside(View):
             self.say_nothing(topic.GONE if rows["metric"].isin(topic.NEEDED).any() else topic.NOTHING)
             return
         lanes, own = self._found
+        self.activity.show(own.loaded, Case(own.kernel, *own.case), self.look)
         tokens = self.state.compared if self.loaded is self.state.loaded else ()
         others = ((self._lanes_of(*side), token) for side, token in sides(own, tokens, run_cache.open_cached))
         self._baseline = next(((found, token) for found, token in others if found), None)

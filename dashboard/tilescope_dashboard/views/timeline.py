@@ -8,6 +8,7 @@ import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
 from tilescope.models import timeline as model
+from tilescope.table.case import Case
 
 from tilescope_dashboard.components import layout
 from tilescope_dashboard.components.charts import chart
@@ -18,6 +19,7 @@ from tilescope_dashboard.data import frames, run_cache
 from tilescope_dashboard.data.recordings import Question, rows_of
 from tilescope_dashboard.figures.timeline import timeline
 from tilescope_dashboard.topics import timeline as topic
+from tilescope_dashboard.views.activity_strip import ActivityStrip
 from tilescope_dashboard.views.base import View
 
 
@@ -28,14 +30,14 @@ class Timeline(View):
 
     def build(self) -> list[Any]:
         self._of: pd.DataFrame | None = None
-        self.chart, self.traces = chart(), layout.column()
+        self.chart, self.traces, self.activity = chart(), layout.column(), ActivityStrip()
         self.table, self.totals = table(topic.LAUNCHES, pagination="remote"), table(topic.TOTALS)
         self._problem, self._sample = Choice("workload", 280, self._pick), Choice("repetition", 130, self._draw)
         self._filter = pmui.TextInput(label="function contains", size="small", width=190)
         self._filter.param.watch(lambda _: self._draw(), "value")
         choices = pn.FlexBox(self._problem, self._sample, self._filter, gap="6px")
         found = self.saved(self.totals, "totals"), self.saved(self.table, "launches")
-        return [choices, self.chart, self.traces, *found]
+        return [choices, self.chart, self.traces, self.activity, *found]
 
     def update(self) -> None:
         rows, anew = self.usual, self.elsewhere()
@@ -70,5 +72,8 @@ class Timeline(View):
         self.say(topic.sentence(launches, sums))
         self.chart.object = timeline(launches.assign(chosen=chosen), self.look)
         self.traces.objects = links(self.loaded, launches, self.origin)
+        if self.loaded:
+            impl = next(iter(launches["impl"]), "")
+            self.activity.show(self.loaded, Case(self.state.kernel, impl, direction, workload), self.look)
         self.totals.fill(sums)
         self.table.fill(topic.listed(launches)[chosen])

@@ -149,9 +149,8 @@ def _candidates(transfer: Transfer) -> Iterator[Shared]:
                 most = min(row // vec, shape[order[1]])
                 for max_phase in _powers(2, min(most, 32)):
                     yield Shared("swizzled", order, vec, per_phase, max_phase)
-        for bytes_added in (4, 8, 16):
-            if bytes_added >= size:
-                yield Shared("swizzled", order, paddings=((row, bytes_added // size),))
+        # Less padding would leave rows where accesses of 16 bytes fail.
+        yield Shared("swizzled", order, paddings=((row, _WIDEST // size),))
 
 
 def _powers(first: int, last: int) -> Iterable[int]:

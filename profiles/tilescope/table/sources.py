@@ -54,6 +54,7 @@ ENERGY = Collector(
 OPTIONAL = (
     Collector("ncu_rules", "running", "NVIDIA's own advice", "ncu.rules", on_gpu=True),
     Collector("ncu_source", "sampling", "stalls of each line", "ncu.source", on_gpu=True),
+    Collector("ncu_activity", "sampling", "activity over a launch's time", "ncu.activity", on_gpu=True),
     LANES,
     ENERGY,
     Collector(
