@@ -51,7 +51,11 @@ def test_our_own_trace_opens_as_it_was():
 
 
 def test_proton_s_trace_opens_with_the_inner_scopes_in_the_outer(tmp_path):
-    scopes = [event(0, 4, "loop", 1.0, 9.0), event(0, 4, "wait for a", 2.0, 5.0, line=1), event(0, 4, "mma", 5.0, 6.0, line=1)]
+    scopes = [
+        event(0, 4, "loop", 1.0, 9.0),
+        event(0, 4, "wait for a", 2.0, 5.0, line=1),
+        event(0, 4, "mma", 5.0, 6.0, line=1),
+    ]
     run, found = lanes_of(written(tmp_path, [*scopes, event(0, 0, "loop", 1.0, 3.0)]))
     spans = found.spans[found.spans["warp"] == 4]
     parts = [
