@@ -211,6 +211,8 @@ def tail_product_kernel(a_ptr, b_ptr, k, ZERO: tl.constexpr, SIZE: tl.constexpr)
     row, column = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None]
     a = tl.load(a_ptr + row * SIZE + column, mask=column < k)  # without other
     b = tl.load(b_ptr + row * SIZE + column, mask=(row if ZERO == "rows" else column) < k, other=0.0)
+    if ZERO == "selected rows":
+        b = tl.where(row < k, tl.load(b_ptr + row * SIZE + column), 0.0)
     tl.store(b_ptr + row * SIZE + column, tl.dot(a + 1, b.to(tl.float32) * 2, input_precision="ieee"))
 
 
@@ -312,6 +314,28 @@ def sum_in_memory_kernel(x_ptr, out_ptr, n):
     for step in range(n):
         x = tl.load(x_ptr + step * 16 + tl.arange(0, 16))
         tl.store(out_ptr + tl.arange(0, 16), tl.load(out_ptr + tl.arange(0, 16)) + x)
+
+
+@triton.jit
+def quotient_kernel(x_ptr, by_ptr, out_ptr, n, GUARD: tl.constexpr, BLOCK: tl.constexpr):  # noqa: PLR0917
+    """Lanes that the mask leaves out divide by zero, too."""
+    at = tl.arange(0, BLOCK)
+    by = tl.load(by_ptr + at, mask=at < n, other=0)
+    quotient = tl.load(x_ptr + at, mask=at < n, other=0) // by  # a division
+    if GUARD:
+        quotient = tl.where((by != 0) & (quotient > 1), quotient, 0)
+    tl.store(out_ptr + at[:, None], quotient[:, None] + 1, mask=(at < n)[:, None])
+    tl.store(out_ptr + n, tl.sum(tl.where(at < n, quotient, 0), 0))
+
+
+@triton.jit
+def turned_kernel(x_ptr, out_ptr, TURN: tl.constexpr, BARRIER: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, tl.load(x_ptr + at))
+    if BARRIER:
+        tl.debug_barrier()
+    other = BLOCK - 1 - at if TURN else at
+    tl.store(out_ptr + other, tl.load(out_ptr + other) + 1)  # another thread's
 
 
 @triton.jit

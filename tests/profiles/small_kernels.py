@@ -76,6 +76,13 @@ def ratio_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def asserted_kernel(x_ptr, y_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.device_assert(at < 8, "few lanes")
+    tl.store(y_ptr + at, tl.load(x_ptr + at))
+
+
+@triton.jit
 def loop_kernel(x_ptr, y_ptr, rows, columns, BLOCK: tl.constexpr):
     """Column sums by a persistent program: bf16 in, an atomic out."""
     offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -231,12 +238,19 @@ def ratio(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+def asserted(x: torch.Tensor) -> torch.Tensor:
+    y = torch.empty_like(x)
+    asserted_kernel[(1,)](x, y, BLOCK=16)
+    return y
+
+
 def _ratio(x: torch.Tensor) -> torch.Tensor:
     zeroed = torch.where((torch.arange(x.numel(), device=x.device) // 64) == 1, 0.0, x * x)
     return zeroed / zeroed
 
 
 RATIO = _vector("ratio", {"triton": ratio}, _ratio)
+ASSERTED = _vector("asserted", {"triton": asserted}, lambda x: x)
 UNGUARDED = _vector("unguarded", {"triton": ratio}, torch.ones_like)
 CARELESS = _vector(
     "careless",

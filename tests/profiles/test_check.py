@@ -18,7 +18,7 @@ CASES = {
     "compact": small("COMPACT", "100-fp32"), "unwritten": small("CARELESS", "128-fp32", "unwritten"),
     "beyond": small("CARELESS", "100-fp32", "beyond"), "common NaN": small("RATIO", "200-fp32"),
     "NaN": small("UNGUARDED", "200-fp32"), "compile": small("TIMES", "500-fp32", "compile"),
-    "empty": small("TIMES", "0-fp32"),
+    "empty": small("TIMES", "0-fp32"), "asserted": small("ASSERTED", "16-fp32"),
 }  # fmt: skip
 
 
@@ -109,6 +109,16 @@ def test_common_nan_is_a_warning_with_its_origin(found, tmp_path):
     assert counted.startswith("output 0 is NaN or infinite in 64 elements") and "0 / 0" in origin
     artefact.write_text(json.dumps(found["softmax"]["artefact"]))
     assert check.warnings(artefact) == []
+
+
+def test_violated_assertion_of_right_results_fails(found, tmp_path):
+    assert figures(found["asserted"], None)["relative_error"] == 0
+    artefact = tmp_path / "check.json"
+    artefact.write_text(json.dumps(found["asserted"]["artefact"]))
+    line = small_kernels.asserted_kernel.starting_line_number + 3
+    assert check.failure(artefact).startswith(f"asserted_kernel, line {line}: the assertion 'few lanes' does not hold")
+    artefact.write_text(json.dumps(found["softmax"]["artefact"]))
+    assert check.failure(artefact) == ""
 
 
 def test_what_would_take_too_long_does_not_apply():

@@ -297,6 +297,9 @@ MEANT = {
     "whole rows": lambda: faulty.row_max_kernel[(64,)](shaped(64, 1024), shaped(64), 1024, BLOCK=1024),
     "a value in place of lanes": lambda: faulty.replaced_kernel[(64,)](shaped(64, 1000), shaped(64), 1000, BLOCK=1024),
     "a product with zeros": lambda: faulty.tail_product_kernel[(1,)](shaped(32, 32), shaped(32, 32), 20, "rows", 32),
+    "a product with selected zeros": lambda: faulty.tail_product_kernel[(1,)](
+        shaped(32, 32), shaped(32, 32), 20, "selected rows", 32
+    ),
     "whole blocks of some rows": lambda: faulty.row_sums_kernel[(1,)](shaped(20, 128), shaped(20), 20, 128, BLOCK=32),
     "a weight of zero": lambda: faulty.weighted_sum_kernel[(1,)](shaped(1000), shaped(1000), shaped(1), 1000, BLOCK=1024),
     "unused columns": lambda: faulty.masked_columns_kernel[(1,)](shaped(16, 100), shaped(100), 100, 16, 128),
@@ -328,8 +331,21 @@ def tuned(kernel: Any, *arguments: Any, **options: Any) -> None:
     faulty.tuned(**options)(kernel)[lambda given: (2,)](*arguments)
 
 
+def quotients(zeros: int, *, guard: bool = False) -> None:
+    by = torch.arange(100, device="cuda") % 8 + (zeros == 0)
+    faulty.quotient_kernel[(1,)](
+        torch.arange(100, device="cuda"), by, cells(101, 0, torch.int64), 100, guard, BLOCK=128
+    )
+
+
+def turned(*, turn: bool = True, barrier: bool = False, **options: int) -> None:
+    faulty.turned_kernel[(1,)](numbers(128), cells(128), turn, barrier, BLOCK=128, **options)
+
+
 HALF = torch.bfloat16
 UNLIKELY = {
+    "a quotient by zero": (lambda: quotients(13), "an integer divided by zero, which has no defined value on a GPU, is stored in 1 program"),
+    "another thread's element": (turned, "threads of 1 program access 512 bytes of out_ptr that another thread"),
     "tuning in place": (lambda: tuned(faulty.in_place_kernel, numbers(100), 100), "the autotuner tries 2 configs on x_ptr"),
     "tuning a sum": (
         lambda: tuned(faulty.atomic_total_kernel, numbers(100), cells(1), 100), "the autotuner tries 2 configs on out_ptr",
@@ -356,6 +372,11 @@ def test_unlikely_code_is_a_warning(name):
 
 
 LIKELY = {
+    "a quotient by one": lambda: quotients(0),
+    "a guarded quotient": lambda: quotients(13, guard=True),
+    "the same thread's element": lambda: turned(turn=False),
+    "another thread's element behind a barrier": lambda: turned(barrier=True),
+    "another thread's element in one warp": lambda: turned(num_warps=1),
     "restored": lambda: tuned(faulty.in_place_kernel, numbers(100), 100, restore_value=["x_ptr"]),
     "set to zero": lambda: tuned(faulty.atomic_total_kernel, numbers(100), cells(1), 100, reset_to_zero=["out_ptr"]),
     "stored before it is read": lambda: tuned(faulty.out_of_place_kernel, numbers(100), cells(100), 100),

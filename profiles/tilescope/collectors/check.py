@@ -35,7 +35,7 @@ LIMIT = 5.0
 #: A completely wrong row has an error of about 1.
 ROW_FACTOR = 10.0
 
-parse_assumed = assumptions.parse
+parse_assumed, failure = assumptions.parse, kernel_faults.failure
 
 
 class Errors(NamedTuple):
@@ -68,16 +68,21 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         raise NotApplicable(absent)
     assumed: dict[str, Any] = {}
     odd: dict[str, int] = {}
-    origins: list[dict[str, Any]] = []
+    faults: list[dict[str, Any]] = []
     with contextlib.nullcontext() if on_gpu else without_gpu(case):
         try:
-            errors = errors_on_gpu(case, spec, odd=odd) if on_gpu else _interpreted(case, spec, settings, assumed, odd)
+            errors = (
+                errors_on_gpu(case, spec, odd=odd)
+                if on_gpu
+                else _interpreted(case, spec, settings, assumed, odd, faults)
+            )
         except CheckFailed as error:
-            first = [] if on_gpu else _origins(case, spec, settings)
-            said = kernel_faults.of_launches(first, wrong=False)
+            if not on_gpu:
+                faults = _with_origins(case, spec, settings)
+            said = (one for wrong in (True, False) for one in kernel_faults.of_launches(faults, wrong=wrong))
             raise CheckFailed("; ".join((str(error), *said))) from None
         if not on_gpu and (odd or settings.get("not_finite")):
-            origins = _origins(case, spec, settings)
+            faults = _with_origins(case, spec, settings)
     dtype = case.dtype if on_gpu or case.dtype == "fp64" else "fp32"
     result = {
         "source": "check" if on_gpu else "interpreter",
@@ -88,7 +93,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         "torch": importlib.metadata.version("torch"),
         "triton": importlib.metadata.version("triton"),
         "not_finite": odd,
-        "launches": origins,
+        "launches": faults,
     }
     out.write_text(json.dumps({**result, "assumed": assumed} if assumed else result))
 
@@ -123,7 +128,7 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
 
 
 def warnings(artefact: Path) -> list[str]:
-    """A line for each result that is not finite where the reference is not either, and the origin of the first such value."""
+    """A line for each result that is not finite where the reference is not either, and for each doubtful line of code."""
     data = bounded_reading.data_of(artefact)
     counted = [
         f"{name} is NaN or infinite in {count:,} elements, as the reference's is, which counts as no error"
@@ -176,13 +181,13 @@ def _not_finite(results: Mapping[str, torch.Tensor]) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def _origins(case: Case, spec: Any, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Records of the launches that store NaN or infinity, with the origin of the first (``fault_rules``)."""
-    records: list[dict[str, Any]] = []
+def _with_origins(case: Case, spec: Any, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The faults of the launches, with the origin of the first NaN or infinity that each stores."""
+    faults: list[dict[str, Any]] = []
     # The check has said already what is wrong.
     with contextlib.suppress(CheckFailed, NotApplicable):
-        _interpreted(case, spec, settings, {}, {}, records)
-    return [{name: record[name] for name in ("function", "faults")} for record in records if "faults" in record]
+        _interpreted(case, spec, {**settings, "not_finite": True}, {}, {}, faults)
+    return faults
 
 
 def _interpreted(  # noqa: PLR0917
@@ -191,11 +196,11 @@ def _interpreted(  # noqa: PLR0917
     settings: Mapping[str, Any],
     assumed: dict[str, Any],
     odd: dict[str, int],
-    records: list[dict[str, Any]] | None = None,
+    faults: list[dict[str, Any]],
 ) -> dict[str, Errors]:
-    """Errors by result, from the interpreter. Adds the answers about an assumed GPU to ``assumed``, and numbers of NaN and infinities to ``odd``.
+    """Errors by result, from the interpreter. Adds to ``assumed`` the answers about an assumed GPU, to ``odd`` numbers of NaN and infinities.
 
-    Adds a record of each launch, which is searched for its first NaN and infinity, to ``records``.
+    Adds to ``faults`` those of each launch that has any. ``settings["not_finite"]`` looks for the first NaN and infinity of each.
     """
     import torch  # noqa: PLC0415
 
@@ -208,9 +213,9 @@ def _interpreted(  # noqa: PLR0917
     def launched(launch: launches.Launch) -> None:
         # The meter checks bounds: an access outside of every tensor is an error, not a crash.
         meter, told = interpret.meter(launch), settings.get("progress")
-        interpret.run(launch, meter=meter, allowance=left, progress=told, not_finite=records is not None)
-        if records is not None:
-            records.append(fault_rules.record(launch, meter))
+        interpret.run(launch, meter=meter, allowance=left, progress=told, not_finite=bool(settings.get("not_finite")))
+        if found := fault_rules.of_subject(fault_rules.Subject(launch, meter.seen, meter.races)):
+            faults.append({"function": launch.name, **found})
 
     dtype = None if case.dtype == "fp64" else torch.float32
     with assumed_device.for_launcher(spec, case, settings.get("target", "sm_90"), "cpu") as there:

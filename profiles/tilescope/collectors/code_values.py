@@ -333,6 +333,8 @@ def _elementwise(operation: Operation, operands: list[Value]) -> Value:
         zero = zero.union(*(value.zero for value in operands))
     elif operation.name in ("arith.uitofp", "arith.extui") and re.search(r"i1>? to ", operation.text):
         zero = varies
+    elif operation.name == "arith.select" and (0, 0) in (operands[1].range, operands[2].range):
+        zero = operands[0].varies
     # ``tl.where`` and a product with zeros give those lanes a value.
     along = frozenset() if operation.name == "arith.select" else along - zero
     empty = empty if along else _UNKNOWN

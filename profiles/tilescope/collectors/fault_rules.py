@@ -16,7 +16,7 @@ from tilescope.collectors.code_values import Code
 from tilescope.execution import kernel_syntax
 from tilescope.interpreter import accesses, arguments
 from tilescope.interpreter.evidence import Evidence
-from tilescope.interpreter.races import ADDED, EQUAL, EQUAL_LANES, LANES, READS, STORES, Races
+from tilescope.interpreter.races import ADDED, AFTER_STORE, EQUAL, EQUAL_LANES, LANES, READS, STORES, Races
 from tilescope.table import units
 from tilescope.table.kernel_faults import Fault
 
@@ -48,6 +48,10 @@ _RACES = {
     EQUAL_LANES: (
         "lanes of one store, in {0}, update the same {1} of {2}, which keeps the update of one lane",
         "add with tl.atomic_add, or count with tl.histogram",
+    ),
+    AFTER_STORE: (
+        "threads of {0} access {1} of {2} that another thread of the program stores, in any order",
+        "call tl.debug_barrier() in between",
     ),
 }
 _RACES[EQUAL] = _RACES[STORES]
@@ -87,6 +91,11 @@ def races(subject: Subject) -> Iterator[Fault]:
     for (kind, line, _), found in ordered:
         if kind in _BY_VALUE and not _BY_VALUE[kind](subject.launch.function.fn, line):
             continue
+        if (
+            kind == AFTER_STORE
+            and subject.launch.constants.get("num_warps", subject.launch.config.get("num_warps")) == 1
+        ):
+            continue
         touched = accesses.merged(found.ranges)
         tensor = arguments.named(subject.launch.arguments, int(touched.starts[0]))
         if kind in _RACES and tensor not in told:
@@ -95,7 +104,7 @@ def races(subject: Subject) -> Iterator[Fault]:
             programs = len(found.programs) + len(found.others - found.marks)
             what = what.format(units.several(programs, "program"), units.several(touched.bytes, "byte"), tensor)
             told.add(tensor)
-            yield Fault(line, what, remedy, wrong=True)
+            yield Fault(line, what, remedy, wrong=kind != AFTER_STORE)
 
 
 def contended_atomics(subject: Subject) -> Iterator[Fault]:
@@ -125,6 +134,14 @@ def not_finite(subject: Subject) -> Iterator[Fault]:
     if origin := subject.seen.origin:
         what = f"program {origin.program} makes the first {origin.value} that it stores, {origin.expression}"
         yield Fault(origin.line, what, "guard the operand, or mask those lanes")
+
+
+def divisions(subject: Subject) -> Iterator[Fault]:
+    """Quotients of integers by zero that a program uses."""
+    for (line, address), programs in subject.seen.divided.items():
+        used = f"{'is part of an address' if address else 'is stored'} in {units.several(len(programs), 'program')}"
+        what = f"an integer divided by zero, which has no defined value on a GPU, {used}"
+        yield Fault(line, what, "guard the divisor, or mask those lanes", wrong=address)
 
 
 def tuned_in_place(subject: Subject) -> Iterator[Fault]:
@@ -191,7 +208,7 @@ def fp32_as_tf32(subject: Subject) -> Iterator[Fault]:
 
 #: Every rule: on programs as they were interpreted, and on compiled code.
 RULES: tuple[Callable[[Subject], Iterator[Fault]], ...] = (
-    assertions, races, contended_atomics, stuck_sums, not_finite, tuned_in_place, unknown_key,
+    assertions, races, contended_atomics, stuck_sums, not_finite, divisions, tuned_in_place, unknown_key,
     wrapping_offsets, undefined_lanes, fp32_as_tf32,
 )  # fmt: skip
 

@@ -130,13 +130,15 @@ def tell(failures: Sequence[Failure]) -> None:
     from tilescope.models import faults, terminal  # noqa: PLC0415
     from tilescope.table.case import readable  # noqa: PLC0415
 
-    alike: dict[tuple[str, str], list[Failure]] = {}
+    alike: dict[str, list[Failure]] = {}
     order = list(faults.LABELS)
     for failure in sorted(failures, key=lambda failure: order.index(faults.of_failure(failure).rule)):
-        alike.setdefault((failure.collector, failure.message), []).append(failure)
-    for (collector, message), cases in alike.items():
-        others = f" and {len(cases) - 1} more" if len(cases) > 1 else ""
-        terminal.say(f"failed: {f'{collector} {readable(cases[0].case)}'.strip()}{others}: {message}")
+        alike.setdefault(failure.message, []).append(failure)
+    for message, cases in alike.items():
+        names = list(dict.fromkeys(readable(failure.case) for failure in cases))
+        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        collectors = ", ".join(dict.fromkeys(failure.collector for failure in cases))
+        terminal.say(f"failed: {f'{collectors} {names[0]}'.strip()}{others}: {message}")
         if cases[0].case:
             fault = faults.of_failure(cases[0])
             terminal.say(

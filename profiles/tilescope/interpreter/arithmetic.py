@@ -17,7 +17,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle, interpreter_builder
 
-from tilescope.interpreter import half_sums, inline_assembly, libdevice, narrow
+from tilescope.interpreter import half_sums, inline_assembly, libdevice, narrow, undefined
 from tilescope.interpreter.blocks import NeedsValues, NotServed, first, is_opaque, opaque, unknown
 from tilescope.interpreter.meter import MULTIPLIED, Counting
 
@@ -98,7 +98,10 @@ class Arithmetic:
         for name in dir(self.original):
             if name.startswith("create_") and not _serves_narrow(name.removeprefix("create_")):
                 methods[name] = _refusing_narrow(name, methods.get(name, getattr(self.original, name)))
-        return methods
+        moving = [f"create_{name}" for name in _SHAPE]
+        computing = ("cast_impl", *moving, *(f"create_{name}" for name in (*_BITS, *_FLOATING, "fadd")))
+        known = {name: methods.get(name) or getattr(self.original, name, None) for name in computing}
+        return methods | undefined.methods(self.counting, {n: create for n, create in known.items() if create}, moving)
 
     def show(self, prefix: str, hexadecimal: bool, values: Any, signed: Any) -> None:
         """Prints what a program prints, of the first ``PRINTED`` lines of a launch: thousands of programs would each print one."""
@@ -178,6 +181,7 @@ class Arithmetic:
 
     def dot(self, a: Any, b: Any, d: Any, *options: Any) -> Any:
         self.counting.flops(2 * d.data.size * a.data.shape[-1])
+        self.counting.program.stores.clear()
         if is_opaque((a, b, d)):
             self.counting.spend()
             product = opaque(d.data, d.data.shape, d.dtype.scalar)

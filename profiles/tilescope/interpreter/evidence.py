@@ -48,14 +48,15 @@ class Touched:
 class Evidence:
     """What a launch shows, or one process's share of it.
 
-    ``races`` are by kind, line and allocation, ``atomics`` by line, ``violated`` are programs by the line and text of an assertion. ``stuck`` has
-    the type and the number of additions of sums that no longer grow, by line. ``origin`` tells how the first value that is not finite
-    was made.
+    ``races`` are by kind, line and allocation, ``atomics`` by line, ``violated`` are programs by the line and text of an assertion,
+    ``divided`` those that use a quotient by zero, by its line and whether it is in an address. ``stuck`` has the type and the number of additions of sums that no longer
+    grow, by line. ``origin`` tells how the first value that is not finite was made.
     """
 
     races: dict[tuple[str, int, int], Touched] = field(default_factory=dict)
     atomics: dict[int, Touched] = field(default_factory=dict)
     violated: dict[tuple[int, str], set[int]] = field(default_factory=dict)
+    divided: dict[tuple[int, bool], set[int]] = field(default_factory=dict)
     stuck: dict[int, tuple[str, int]] = field(default_factory=dict)
     origin: Origin | None = None
 
@@ -86,5 +87,6 @@ class Evidence:
             self.races.setdefault(key, Touched()).merge(theirs)
         for line, theirs in other.atomics.items():
             self.atomics.setdefault(line, Touched()).merge(theirs)
-        for place, programs in other.violated.items():
-            self.violated.setdefault(place, set()).update(programs)
+        for name in ("violated", "divided"):
+            for place, programs in getattr(other, name).items():
+                getattr(self, name).setdefault(place, set()).update(programs)

@@ -11,10 +11,11 @@ from triton._C.libtriton import ir
 from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle, interpreter_builder
 
-from tilescope.interpreter import half_sums, narrow
+from tilescope.interpreter import half_sums, narrow, undefined
 from tilescope.interpreter.accesses import Runs, runs
 from tilescope.interpreter.blocks import Array, NeedsValues, NotServed, is_opaque, unknown
 from tilescope.interpreter.meter import ACCESSED, Access, Counting
+from tilescope.interpreter.races import Elements
 
 #: Consecutive accesses to one unchanged address after which the program is taken to wait for ever.
 PATIENCE = 10_000
@@ -42,7 +43,12 @@ class Memory:
             "create_atomic_rmw": self.atomic_rmw,
             "create_atomic_cas": self.atomic_cas,
             "create_descriptor_reduce": self.descriptor_reduce,
+            "create_barrier": self.barrier,
         }
+
+    def barrier(self) -> None:
+        """``tl.debug_barrier``."""
+        self.counting.program.stores.clear()
 
     def load(self, pointers: Any, *options: Any, **__: Any) -> Any:
         return self.masked_load(pointers, None, None, *options)
@@ -73,7 +79,7 @@ class Memory:
             interpreter._interpreter.store(_whole(pointers.data), _whole(value.data), _mask(mask, pointers))
 
     def atomic_rmw(self, operation: Any, pointers: Any, value: Any, mask: Any, *options: Any) -> Any:
-        self._access(pointers, mask, "read", "written")
+        self._access(pointers, mask, "read", "written", value=value)
         self._order(options[0])
         if self.counting.blind or is_opaque(value):
             return unknown(value.dtype, value.data.shape)
@@ -88,7 +94,7 @@ class Memory:
         return before
 
     def atomic_cas(self, pointers: Any, compare: Any, value: Any, *options: Any) -> Any:
-        self._access(pointers, None, "read", "written")
+        self._access(pointers, None, "read", "written", value=value)
         self._order(options[0])
         if self.counting.blind:
             return unknown(value.dtype, value.data.shape)
@@ -123,13 +129,20 @@ class Memory:
             raise NeedsValues
         addresses: Array = pointers.data
         self.counting.spend(addresses.size, ACCESSED)
-        if mask is not None and not (wanted := np.broadcast_to(_data(mask), addresses.shape)).all():
+        undefined.accessed(self.counting, mask, pointers, value)
+        wanted = None if mask is None else np.broadcast_to(_data(mask), addresses.shape)
+        if wanted is not None and not wanted.all():
             addresses = addresses[wanted]
         if self.counting.meter is not None:
             about = Access(
                 self.counting.line(),
                 self.counting.program,
                 floating=pointers.get_element_ty().is_floating(),
+                elements=Elements(
+                    addresses,
+                    lambda: np.arange(addresses.size) if wanted is None else np.flatnonzero(wanted),
+                    tile=pointers.data.ndim > 1,
+                ),
                 changed=lambda: _changed(pointers, mask, value),
                 repeated=lambda: _repeated(pointers, mask, value),
             )

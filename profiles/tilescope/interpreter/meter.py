@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tilescope.interpreter import accesses
 from tilescope.interpreter.evidence import Evidence
-from tilescope.interpreter.races import Program, Races
+from tilescope.interpreter.races import Elements, Program, Races
 
 if TYPE_CHECKING:
     from tilescope.execution.launches import Launch
@@ -23,13 +23,14 @@ Array = npt.NDArray[Any]
 
 
 class Access(NamedTuple):
-    """A memory access: its line, its program, whether it is to floats. For a store the bytes that it will change, those that several
-    lanes store to, and those at which these lanes have different values.
+    """A memory access: its line, its program, whether it is to floats, its elements. For a store the bytes that it will change, those that
+    several lanes store to, and those at which these lanes have different values.
     """
 
     line: int
     program: Program
     floating: bool
+    elements: Elements
     changed: Callable[[], accesses.Runs | None]
     repeated: Callable[[], tuple[accesses.Runs, accesses.Runs] | None]
 
@@ -75,10 +76,14 @@ class Meter:
         if len(ways) > 1:
             races = self.races.adds(found, by.program, floating=by.floating)
             self.seen.add_atomics(by, found, lanes)
+            by.program.stores.clear()
+        elif not lanes:
+            return
         elif ways[0] == "read":
-            races = self.races.reads(found, by.program)
+            races = self.races.reads(found, by.program) + self.races.unordered(found, by.elements, size, by.program)
         else:
             races = self.races.stores(found, by.program, by.changed)
+            races += self.races.unordered(found, by.elements, size, by.program, by.changed)
             if found.bytes < lanes * size:
                 races.append(self.races.repeats(by.repeated(), found))
             self.storing |= dict.fromkeys(self.written.used - self.storing.keys(), by.line)

@@ -1,35 +1,62 @@
-"""Accesses of several programs to the same bytes, whose order a GPU leaves to chance. Pure NumPy.
+"""Accesses to the same bytes whose order a GPU leaves to chance: of several programs, or of lanes of one. Pure NumPy.
 
 Programs are interpreted one after another, so every access is compared with those of earlier programs. Nothing is a race after a
 program's first atomic with an order (``sem`` other than ``relaxed``) or volatile load, because those may have made it wait for
 the others. A store of the value that memory already holds is a race only if the value may have been another with other inputs: the
 program has read memory that no earlier one has, and its value is computed from memory. Lanes of one store are in any order, too.
+A lane's access to what another lane of the program stored needs a barrier, because another thread may hold that lane. Reductions,
+products and atomics count as barriers, since the compiler often puts one there.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from tilescope.interpreter.accesses import Footprint, Marks, Runs, pieces, runs, shared
+from tilescope.interpreter.accesses import Addresses, Footprint, Marks, Runs, pieces, runs, shared
 
 #: Kinds of races (``tilescope.table.kernel_faults``).
 STORES, READS, ADDED, LANES = "race-of-stores", "race-of-reads", "race-with-atomics", "race-of-lanes"
+#: A store or a load of what another lane of the program stored.
+AFTER_STORE = "no-barrier"
 #: Stores of equal values by programs that have read different bytes or by lanes of one store, and stores of unknown values.
 EQUAL, EQUAL_LANES, UNDECIDED = "equal-stores", "equal-lanes", "undecided-race"
 #: Marks of bytes that atomics changed, and of bytes that several programs read. Others are those of one program.
 _ATOMIC, _SEVERAL = 254, 255
 _PROGRAMS = 253
+#: The last stores of a program that are kept.
+_KEPT = 32
+
+
+@dataclass
+class Elements:
+    """Elements that a program accesses: their addresses, their lanes, and whether the block has several dimensions."""
+
+    addresses: Addresses
+    lanes: Callable[[], npt.NDArray[np.int64]]
+    tile: bool
+    _sorted: tuple[Addresses, npt.NDArray[np.int64]] | None = None
+
+    @property
+    def ascending(self) -> tuple[Addresses, npt.NDArray[np.int64]]:
+        """The addresses in order, and their lanes."""
+        if self._sorted is None:
+            order = np.argsort(self.addresses, axis=None, kind="stable")
+            self._sorted = self.addresses.reshape(-1)[order], self.lanes()[order]
+        return self._sorted
 
 
 @dataclass
 class Program:
     """A program that is interpreted. ``reads`` are the bytes that it has read, ``fresh`` says whether it began a load where none had read.
 
-    It ``adds`` after its first atomic, and is ``synchronized`` after the first operation that may have waited for others.
+    It ``adds`` after its first atomic, and is ``synchronized`` after the first operation that may have waited for others. ``stores`` are
+    its stores since the last barrier, with the ranges of their bytes.
     """
 
     number: int = 0
@@ -37,6 +64,23 @@ class Program:
     synchronized: bool = False
     adds: bool = False
     fresh: bool = False
+    stores: deque[tuple[Runs, Elements]] = field(default_factory=lambda: deque(maxlen=_KEPT))
+
+    def crossed(self, found: Runs, elements: Elements) -> Addresses:
+        """The addresses of those elements that another lane has stored since the last barrier."""
+        for ranges, earlier in reversed(self.stores):
+            if ranges.starts[0] >= found.ends[-1] or ranges.ends[-1] <= found.starts[0]:
+                continue
+            (stored, by), (places, lanes) = earlier.ascending, elements.ascending
+            at = np.minimum(np.searchsorted(stored, places), stored.size - 1)
+            met = stored[at] == places
+            # A transposed tile has its elements in the same threads.
+            if (crossed := met & (by[at] != lanes)).any() and not (elements.tile and np.array_equal(stored, places)):
+                taken: Addresses = places[crossed]
+                return taken
+            if met.all():
+                break
+        return elements.addresses.reshape(-1)[:0]
 
     @property
     def mark(self) -> int:
@@ -114,6 +158,20 @@ class Races:
         ]
         return races or (self._contested(EQUAL, index, self.written.marks(index), within, mine) if by.fresh else [])
 
+    def unordered(
+        self, found: Runs, elements: Elements, size: int, by: Program, changed: Callable[[], Runs | None] | None = None
+    ) -> list[Race]:
+        """The race of a load, or of a store that has ``changed`` bytes, with earlier stores of other lanes. Notes a store."""
+        crossed = elements.addresses.reshape(-1)[:0]
+        if by.stores and not by.synchronized:
+            crossed = by.crossed(found, elements).astype(np.int64)
+        if changed is not None:
+            by.stores.append((found, elements))
+            moved = changed() if crossed.size else None
+            crossed = crossed[[moved is not None and _within(moved, place) for place in crossed.tolist()]]
+        placed = self.written.placed(runs(crossed, size)) if crossed.size else ()
+        return [Race(AFTER_STORE, index, runs(crossed, size), set()) for index, _ in placed]
+
     def repeats(self, repeated: tuple[Runs, Runs] | None, found: Runs) -> Race:
         """The race of a store with ``repeated`` addresses: all of them, and those at which lanes store different values."""
         every, differing = repeated or (found, found)
@@ -170,6 +228,12 @@ class Races:
             return []
         places = (every[others] + self.written.start(index)).astype(np.uint64)
         return [Race(kind, index, runs(places, 1), set(np.unique(marks[every[others]]).tolist()))]
+
+
+def _within(ranges: Runs, place: int) -> bool:
+    """Whether a byte lies in the ranges."""
+    at = int(np.searchsorted(ranges.starts, place, side="right")) - 1
+    return at >= 0 and place < int(ranges.ends[at])
 
 
 def _others(marks: Marks, within: Runs, mine: int) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
-from tilescope.interpreter import narrow
+from tilescope.interpreter import narrow, undefined
 from tilescope.interpreter.blocks import Array, as_tensor, first, is_opaque, opaque, plain
 from tilescope.interpreter.meter import Counting
 
@@ -47,8 +47,9 @@ class Reductions:
         moved = [_last(part.handle.data, along) for part in parts]
         results = self._reduced(parts, moved, combine)
         made = [_tensor(r.reshape(kept or (1,)), p, kept) for r, p in zip(results, parts, strict=True)]
-        if self.counting.not_finite is not None:
-            for part, result in zip(parts, made, strict=True):
+        for part, result in zip(parts, made, strict=True):
+            undefined.reduced(part.handle, result.handle, tuple(along))
+            if self.counting.not_finite is not None:
                 self.counting.not_finite.computed(_called(combine), [part.handle], result.handle)
         return _like(block, made)
 
@@ -105,6 +106,7 @@ class Reductions:
         return [_data(r, x) for r, x in zip(results, left, strict=True)]
 
     def _count(self, parts: tuple[Any, ...], combine: Any, combinations: int) -> None:
+        self.counting.program.stores.clear()
         if self.counting.meter is None:
             return
         # Not the JITFunction itself: its hash reads the sources of all its callees.
