@@ -88,6 +88,9 @@ def test_fewer_kinds_leave_the_others_unrecorded(compiled):
     _, found, _ = compiled
     plain = "\n".join(line for line in found.text.splitlines() if "proton.record" not in line)
     again = records.insert(plain, records.LEVELS[-1])
+    # What a wait waits for is known without its record.
+    awaited = [one.awaits for one in found.operations if one.kind == records.WAIT]
+    assert [one.awaits for one in again.operations if one.kind == records.WAIT] == awaited
     assert {one.kind for one in again.operations} <= records.LEVELS[-1]
     whole = [one.scope.rpartition(" #")[0] for one in found.operations if one.kind in records.LEVELS[-1]]
     assert [one.scope.rpartition(" #")[0] for one in again.operations] == whole
@@ -112,7 +115,7 @@ def test_more_operations_than_records_tell_apart_are_refused():
     text = f"tt.func public @a() {{\n{loads}\n    tt.return\n  }}"
     with pytest.raises(records.TooMany, match="300 operations"):
         records.insert(text)
-    assert records.insert(text, records.LEVELS[1]).operations == []
+    assert records.insert(text, {records.WAIT}).operations == []
 
 
 def test_recorded_buffer_is_decoded():
@@ -136,6 +139,15 @@ def test_overwritten_records_are_counted_and_in_order():
         buffer.program(np.zeros(20, np.uint32), 1)
 
 
+def test_a_short_clock_that_begins_anew_goes_on():
+    # Two warps with room for a start and an end each; the clock begins anew during the first and before the second.
+    head = [0xDEADBEEF, 0, 1, 32, 0, 0, 9, 0, 0, 0, 4, 4]
+    words = np.array([*head, 0, 0xFFFFFF00, 1 << 31, 0x10, 0, 0x20, 1 << 31, 0x40], np.uint32)
+    first, second = buffer.program(words, 2).warps
+    assert first[:, 2].tolist() == [0xFFFFFF00, 0x100000010]
+    assert second[:, 2].tolist() == [0x100000020, 0x100000040]
+
+
 def _launched(programs):
     """A launch whose programs all wrote what the recorded one did, each 20 us after the one before, on two SMs in turn."""
     words = np.load(FIXTURES / "program.npz")["words"]
@@ -154,7 +166,7 @@ def _launched(programs):
 class OneCall:
     """A call of softmax on a GPU of which only the memory is there: programs write ``words`` words of records a warp."""
 
-    def __init__(self, programs, words, slowdowns=(1.2,), kernel="reduction"):
+    def __init__(self, programs, words, slowdowns=(1.1,), kernel="reduction"):
         ref, workload = KERNELS[kernel]
         self.function = {"reduction": "softmax_rows_kernel", "plain": "mm_kernel"}[kernel]
         spec = execute.load_spec(ref)
@@ -193,7 +205,7 @@ class OneCall:
 def test_lost_records_get_more_room():
     call = OneCall(programs=3, words=6000)
     told = call.recorded()
-    assert (told["plain"], told["recorded"], told["lost"]) == (1e-5, 1.2e-5, 0)
+    assert (told["plain"], told["recorded"], told["lost"]) == (1e-5, pytest.approx(1.1e-5), 0)
     # 4,096 words a warp do not hold them, 8,192 do.
     assert [size >> 14 for size in call.sizes] == [1, 2, 2]
 
@@ -214,11 +226,12 @@ def test_a_call_without_a_triton_kernel_does_not_apply():
 
 
 def test_a_kernel_that_records_slow_down_gets_fewer_then_none():
-    assert OneCall(3, 10, slowdowns=(1.3, 1.1), kernel="plain").recorded()["kinds"] == sorted(records.LEVELS[1])
-    assert OneCall(3, 10, slowdowns=(2.5, 1.4, 1.2), kernel="plain").recorded()["kinds"] == sorted(records.LEVELS[2])
-    # A kernel without waits and products keeps all records.
-    assert OneCall(3, 10, slowdowns=(1.9,)).recorded()["kinds"] == sorted(records.KINDS)
-    for kernel, slowdowns in (("plain", (4, 3, 2.1)), ("reduction", (2.1,))):
+    # The kernel has nothing that the second level leaves out.
+    assert OneCall(3, 10, slowdowns=(1.3, 1.1), kernel="plain").recorded()["kinds"] == sorted(records.LEVELS[2])
+    assert OneCall(3, 10, slowdowns=(2.5, 1.4, 1.2), kernel="plain").recorded()["kinds"] == sorted(records.LEVELS[3])
+    # One without waits and products keeps its accesses.
+    assert OneCall(3, 10, slowdowns=(1.3, 1.9)).recorded()["kinds"] == sorted(records.LEVELS[1])
+    for kernel, slowdowns in (("plain", (4, 3, 2.1)), ("reduction", (3, 2.1))):
         with pytest.raises(
             NotApplicable, match=r"slow softmax down 2\.1×, .* profile a problem whose programs do more"
         ):
@@ -340,4 +353,9 @@ def test_lanes_on_a_gpu(name, tmp_path):
     assert 0.9 < told["recorded"] / told["plain"] <= collector.SLOWDOWN
     spans = trace.spans(data)
     assert spans["program"].nunique() == len(told["programs"])
+    for number, spent in zip(told["programs"], told["spent"], strict=True):
+        own = model.program(spans, 0, number)
+        assert own["end"].max() == pytest.approx(spent, rel=0.1)
+        for _, lane in own.groupby("warp"):
+            assert lane["start"].to_numpy()[1:] == pytest.approx(lane["end"].to_numpy()[:-1], abs=1e-10)
     assert set(collector.parse(artefact, case)["metric"]) >= {"lane_wait_share"}

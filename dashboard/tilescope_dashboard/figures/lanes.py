@@ -93,7 +93,7 @@ def follow(plot: figure, spans: pd.DataFrame) -> None:
 def _shade(kind: str, look: Theme) -> str:
     wait, product, copy, barrier, access, conversion = (look.series[at] for at in (1, 0, 2, 3, 4, 5))
     return {
-        records.WAIT: wait, records.PRODUCT: product, records.COPY: copy, records.BARRIER: barrier, records.ACCESS: access,
+        records.WAIT: wait, records.PRODUCT: product, records.COPY: copy, records.BARRIER: barrier, records.ACCESS: access, records.SHARED: access,
         records.CONVERSION: conversion, records.REDUCTION: conversion,
     }.get(kind, look.muted)  # fmt: skip
 
@@ -101,7 +101,7 @@ def _shade(kind: str, look: Theme) -> str:
 def _bars(plot: figure, kind: str, look: Theme) -> LegendItem:
     drawn = plot.hbar(
         y="lane", left="start", right="end", height=0.3 if kind == trace.ARITHMETIC else 0.7, fill_color=_shade(kind, look),
-        fill_alpha="alpha", line_color=None, hatch_pattern="/" if kind == records.REDUCTION else " ", hatch_color=look.ground,
+        fill_alpha="alpha", line_color=None, hatch_pattern="/" if kind in (records.REDUCTION, records.SHARED) else " ", hatch_color=look.ground,
         hatch_alpha=0.6, source=ColumnDataSource(), name="bars",
     )  # fmt: skip
     drawn.tags = [kind]
@@ -133,14 +133,11 @@ def _path(plot: figure, path: pd.DataFrame, look: Theme, items: list[LegendItem]
 
 def _arrows(plot: figure, spans: pd.DataFrame, arrows: pd.DataFrame, look: Theme, items: list[LegendItem]) -> None:
     """Lines from an arrival at a barrier to the end of the wait, with a mark at the wait."""
-    lane = dict(zip(spans["warp"], spans["lane"], strict=True))
+    lane = spans.drop_duplicates("warp").set_index("warp")["lane"]
     between = arrows[arrows["from_warp"] != arrows["to_warp"]]
-    waits = spans.loc[spans["kind"] == records.WAIT]
-    lengths = dict(zip(zip(waits["warp"], waits["end"], strict=True), waits["end"] - waits["start"], strict=True))
-    ends = zip(between["to_warp"], between["to_time"], strict=True)
-    between = between.assign(wait=[lengths.get(end, 0.0) for end in ends]).nlargest(MOST_ARROWS, "wait")
     if between.empty:
         return
+    between = between.nlargest(MOST_ARROWS, "wait")
     data = ColumnDataSource(
         {
             "x0": between["from_time"], "y0": between["from_warp"].map(lane), "x1": between["to_time"],

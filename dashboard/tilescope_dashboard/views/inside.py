@@ -123,6 +123,8 @@ class Inside(View):
     def _chosen(self, rows: pd.DataFrame) -> pd.Series:
         """Whether the name of an operation, or its line, has the text."""
         text = self._filter.value or ""
+        if not text:
+            return pd.Series(True, rows.index)
         named = rows["name"].str.contains(text, case=False, regex=False) | rows["awaits"].str.contains(
             text, case=False, regex=False
         )

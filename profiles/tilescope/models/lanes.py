@@ -15,7 +15,7 @@ from tilescope.runs.store import LoadedRun
 from tilescope.table.case import Case
 
 COLLECTOR = "lanes"
-ARROWS = ["barrier", "from_warp", "from_time", "to_warp", "to_time"]
+ARROWS = ["barrier", "from_warp", "from_time", "to_warp", "to_time", "wait"]
 
 
 class Lanes(NamedTuple):
@@ -56,9 +56,15 @@ def of_case(loaded: LoadedRun, case: Case) -> Lanes | None:
 def program(spans: pd.DataFrame, launch: int, number: int) -> pd.DataFrame:
     """The spans of one program, with times from its start and a ``lane`` for each warp: ``warp 8, partition1``."""
     own = spans[(spans["launch"] == launch) & (spans["program"] == number)]
-    names = "warp " + own["warp"].astype(str) + own["group"].map(lambda group: f", {group}" if group else "")
+    known = own.drop_duplicates("warp")
+    names = {
+        warp: f"warp {warp}{f', {group}' if group else ''}"
+        for warp, group in zip(known["warp"], known["group"], strict=True)
+    }
     first = own["start"].min()
-    return own.assign(lane=names, start=own["start"] - first, end=own["end"] - first).reset_index(drop=True)
+    return own.assign(lane=own["warp"].map(names), start=own["start"] - first, end=own["end"] - first).reset_index(
+        drop=True
+    )
 
 
 def longest_wait(spans: pd.DataFrame) -> Wait | None:
@@ -78,17 +84,18 @@ def arrows(spans: pd.DataFrame) -> pd.DataFrame:
         arrived = own[own["arrives"]].sort_values("end")
         for warp, waits in own[own["kind"] == records.WAIT].groupby("warp"):
             if len(arrived):
-                found += [(barrier, *pair, warp, end) for *pair, end in _in_turn(arrived, waits)]
+                found += [(barrier, came, time, warp, *wait) for came, time, *wait in _in_turn(arrived, waits)]
     return pd.DataFrame(found, columns=ARROWS)
 
 
-def _in_turn(arrived: pd.DataFrame, waits: pd.DataFrame) -> Iterable[tuple[int, float, float]]:
-    """The warp and the time of the arrival that ends each wait of a warp that something had to arrive for, and the end of the wait.
+def _in_turn(arrived: pd.DataFrame, waits: pd.DataFrame) -> Iterable[tuple[int, float, float, float]]:
+    """The warp and the time of the arrival that ends each wait of a warp that something had to arrive for, and the wait's end and length.
 
     The barriers of a ring count as one, whose waits and arrivals are of its steps in turn. A step may have several of either. Waits for
     a free place in the ring are ahead of the arrivals by the number of its places, which is the least with which none comes too late.
     """
-    ends = np.sort(waits["end"].to_numpy())
+    waits = waits.sort_values("end")
+    ends, lengths = waits["end"].to_numpy(), (waits["end"] - waits["start"]).to_numpy()
     steps: dict[int, tuple[float, int]] = {}
     for warp, own in arrived.groupby("warp"):
         each = _each_step(own, len(ends))
@@ -100,10 +107,12 @@ def _in_turn(arrived: pd.DataFrame, waits: pd.DataFrame) -> Iterable[tuple[int, 
         there = (turn >= ahead) & (turn - ahead < len(steps))
         came = (turn - ahead)[there]
         if (times[came] <= ends[there]).all():
-            return zip(warps[came], times[came], ends[there], strict=True)
+            return zip(warps[came], times[came], ends[there], lengths[there], strict=True)
     last = np.searchsorted(arrived["end"].to_numpy(), ends, side="right") - 1
     there = last >= 0
-    return zip(*(arrived[name].to_numpy()[last[there]] for name in ("warp", "end")), ends[there], strict=True)
+    return zip(
+        *(arrived[name].to_numpy()[last[there]] for name in ("warp", "end")), ends[there], lengths[there], strict=True
+    )
 
 
 def _each_step(operations: pd.DataFrame, steps: int) -> int:
@@ -111,12 +120,19 @@ def _each_step(operations: pd.DataFrame, steps: int) -> int:
     return max(1, sum(int(count / steps + 0.4) for count in operations["operation"].value_counts()))
 
 
-def _block_barriers(spans: pd.DataFrame) -> Iterator[tuple[str, int, float, int, float]]:
+def _block_barriers(spans: pd.DataFrame) -> Iterator[tuple[str, int, float, int, float, float]]:
     turn = spans.groupby(["warp", "operation"]).cumcount()
     for _, own in spans.groupby([spans["group"], spans["operation"], turn], sort=False):
         last = own.loc[own["start"].idxmax()]
-        for warp, end in own.loc[own["warp"] != last["warp"], ["warp", "end"]].itertuples(index=False):
-            yield records.BLOCK_BARRIER, int(last["warp"]), float(last["start"]), int(warp), float(end)
+        for warp, start, end in own.loc[own["warp"] != last["warp"], ["warp", "start", "end"]].itertuples(index=False):
+            yield (
+                records.BLOCK_BARRIER,
+                int(last["warp"]),
+                float(last["start"]),
+                int(warp),
+                float(end),
+                float(end - start),
+            )
 
 
 def critical_path(spans: pd.DataFrame, arrows: pd.DataFrame) -> pd.DataFrame:
@@ -129,7 +145,7 @@ def critical_path(spans: pd.DataFrame, arrows: pd.DataFrame) -> pd.DataFrame:
     warps, starts, ends = (spans[name].to_numpy() for name in ("warp", "start", "end"))
     rows = {warp: np.flatnonzero(warps == warp) for warp in np.unique(warps)}
     begins = {warp: starts[own].tolist() for warp, own in rows.items()}
-    came = {(to, end): (warp, time) for _, warp, time, to, end in arrows.itertuples(index=False, name=None)}
+    came = {(to, end): (warp, time) for _, warp, time, to, end, _ in arrows.itertuples(index=False, name=None)}
     last, first = int(ends.argmax()), int(starts.argmin())
     warp, time = warps[last], ends[last]
     found: list[tuple[int, float, float]] = []

@@ -114,7 +114,7 @@ def recorded(
             slow = timed(run)
             names = {launched.function for launched in made.launches}
             slowdown = _sum(slow, names) / _sum(plain, names)
-            levels = records.fewer(levels, made.compiled.values())
+            levels = records.fewer(levels, recording.operations(made.launches))
             if slowdown > (aim if levels else max(aim, SLOWDOWN)):
                 continue
             made.launches.clear()

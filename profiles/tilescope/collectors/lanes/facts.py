@@ -48,19 +48,20 @@ def product_share(own: pd.DataFrame) -> float:
 
 
 def _flights(lane: pd.DataFrame) -> Iterator[tuple[float, float]]:
-    flying: deque[tuple[float, float]] = deque()
+    flying: deque[tuple[float, float, float]] = deque()
     columns = (lane[name] for name in ("kind", "pending", "least", "start", "end"))
     ended = 0.0
     for kind, pending, least, start, end in zip(*columns, strict=True):
         if kind == records.PRODUCT:
-            flying.append((start, least))
+            flying.append((start, end, least))
             continue
         while len(flying) > pending:
-            begun, needed = flying.popleft()
+            begun, _, needed = flying.popleft()
             found_ended = needed and end - start < _BLOCKED
             ended = min(end, max(begun, ended) + needed) if found_ended else end
             yield begun, ended
-    yield from ((start, float(lane["end"].max())) for start, _ in flying)
+    # No wait is for a product that ends where it is.
+    yield from ((start, end) for start, end, _ in flying)
 
 
 def _union(intervals: list[tuple[float, float]]) -> float:

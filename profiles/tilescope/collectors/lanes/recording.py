@@ -32,6 +32,8 @@ _KEPT = 8 << 30
 #: Triton rounds the warps of a program with partitions up to a multiple.
 _GROUP = 4
 _ALIGNMENT = 128
+#: Whether records have 64 bits of the clock instead of 32, which ``buffer`` continues.
+LONG_CLOCK = False
 
 
 class TooLarge(Exception):
@@ -86,10 +88,10 @@ class _Passes:
 
     def patch(self, stage: str, manager: Any, _context: Any) -> None:
         if stage == "ttgpuir_to_llvmir":
-            # Shared memory is the kernel's: records go to global memory. The last argument asks for a clock of 64 bits.
+            # Shared memory is the kernel's: records go to global memory.
             proton.add_convert_proton_to_protongpu(
                 manager, proton.METRIC_TYPE.CYCLE, proton.SAMPLING_STRATEGY.NONE, "", proton.GRANULARITY.WARP,
-                proton.BUFFER_STRATEGY.CIRCULAR, proton.BUFFER_TYPE.GLOBAL, self.room, 0, 1, _ALIGNMENT, True,
+                proton.BUFFER_STRATEGY.CIRCULAR, proton.BUFFER_TYPE.GLOBAL, self.room, 0, 1, _ALIGNMENT, LONG_CLOCK,
             )  # fmt: skip
             passes.common.add_cse(manager)
             proton.add_allocate_proton_shared_memory(manager)
@@ -128,7 +130,7 @@ def recording(kinds: Collection[str], room: int = ROOM) -> Iterator[Recording]:
     ):
         knobs.cache.dir = folder
         # The text is part of the keys of Triton's caches and of the library's own.
-        knobs.compilation.instrumentation_mode = f"tilescope-lanes-{room}-{'-'.join(sorted(kinds))}"
+        knobs.compilation.instrumentation_mode = f"tilescope-lanes-{room}-{LONG_CLOCK}-{'-'.join(sorted(kinds))}"
         yield made
 
 
@@ -211,6 +213,11 @@ def _fitting(launched: Launched, size: int, room: int) -> int:
             f"records of {x * y * z:,} programs do not fit in memory: profile a smaller problem"
         )
     return fit
+
+
+def operations(launches: list[Launched]) -> list[records.Operation]:
+    """The recorded operations of these launches."""
+    return [one for launched in launches for one in launched.operations.values() if isinstance(one, records.Operation)]
 
 
 def room_of(launches: list[Launched]) -> int:

@@ -11,15 +11,16 @@ from pathlib import Path
 from tilescope.collectors import assembly, compiled_text
 
 #: Kinds of operations, in the order in which figures name them.
-WAIT, PRODUCT, COPY, BARRIER, ACCESS, CONVERSION, REDUCTION = KINDS = (
-    "wait", "product", "copy", "barrier", "access", "conversion", "reduction",
+WAIT, PRODUCT, COPY, BARRIER, ACCESS, SHARED, CONVERSION, REDUCTION = KINDS = (
+    "wait", "product", "copy", "barrier", "access", "shared memory", "conversion", "reduction",
 )  # fmt: skip
 #: The kinds that are recorded, all of them first. A later set is for a kernel that the records of an earlier set slow down too much.
-LEVELS = (
-    frozenset(KINDS),
-    frozenset({WAIT, PRODUCT, CONVERSION, COPY, BARRIER}),
-    frozenset({WAIT, PRODUCT, CONVERSION}),
-)
+LEVELS = tuple(
+    frozenset(KINDS).difference(left_out)
+    for left_out in (
+        (), (SHARED, REDUCTION), (SHARED, REDUCTION, COPY, BARRIER), (SHARED, REDUCTION, COPY, BARRIER, CONVERSION),
+    )
+)  # fmt: skip
 #: The scope of a whole program, and the start of the scopes of its partitions.
 PROGRAM, PARTITION = "program", "partition"
 #: The name of the operation at which all warps of a block meet.
@@ -54,10 +55,10 @@ _RECORDED = {
     "tt.descriptor_store": (ACCESS, "store"),
     "tt.atomic_rmw": (ACCESS, "atomic operation"),
     "tt.atomic_cas": (ACCESS, "atomic operation"),
-    "ttg.local_load": (ACCESS, "read of shared memory"),
-    "ttg.local_store": (ACCESS, "write to shared memory"),
+    "ttg.local_load": (SHARED, "read of shared memory"),
+    "ttg.local_store": (SHARED, "write to shared memory"),
     # It writes the values that it is given. Without any it only reserves memory.
-    "ttg.local_alloc": (ACCESS, "write to shared memory"),
+    "ttg.local_alloc": (SHARED, "write to shared memory"),
     "ttg.convert_layout": (CONVERSION, "layout conversion"),
     "tt.reduce": (REDUCTION, "reduction"),
     "tt.scan": (REDUCTION, "scan"),
@@ -157,10 +158,10 @@ def _file(text: str) -> str:
     return Path(locations.get(function[2], "")).name if function else ""
 
 
-def fewer(levels: Sequence[frozenset[str]], compiled: Iterable[Recorded]) -> list[frozenset[str]]:
-    """The levels after the first that leave out some of the kernels' operations, and leave waits or products among them."""
-    there = {one.kind for found in compiled for one in found.operations}
-    return [one for one in levels[1:] if one & there < levels[0] & there and one & there & {WAIT, PRODUCT}]
+def fewer(levels: Sequence[frozenset[str]], operations: Iterable[Operation]) -> list[frozenset[str]]:
+    """The levels after the first that leave out some of these operations, and leave waits, products or accesses among them."""
+    there = {one.kind for one in operations}
+    return [one for one in levels[1:] if one & there < levels[0] & there and one & there & {WAIT, PRODUCT, ACCESS}]
 
 
 class _Walk:
@@ -176,7 +177,7 @@ class _Walk:
         self._roots: dict[str, str] = {}
         self._loaded: dict[str, int] = {}
         self._last: Operation | None = None
-        self._other: set[tuple[str, int]] = set()
+        self._all: list[Operation] = []
 
     def lines(self, text: str) -> Iterator[str]:
         placed = compiled_text.read("ttgir", assembly.portable(text), self.file)
@@ -242,10 +243,6 @@ class _Walk:
         kind, name = known
         if found[3] == "tt.load":
             self._loaded |= dict.fromkeys(_VALUE.findall(found[2] or ""), number)
-        if kind not in self.kinds:
-            self._other.add((name, number))
-            yield line
-            return
         scope = f"{name}, line {number} #{len(self.operations)}" if number else f"{name} #{len(self.operations)}"
         made = Operation(
             scope,
@@ -264,6 +261,12 @@ class _Walk:
             made.pipe = _PIPES.get(extents[2], "")
         if made.arrives or found[3] in _AT_BARRIER:
             made.barrier = self._root(_barrier(found[3], found[4]))
+        self._all.append(made)
+        if kind not in self.kinds:
+            if self._last is not None:
+                self._last.then_uses += used
+            yield line
+            return
         self.operations.append(made)
         self._last = made
         yield _record("start", scope, indent)
@@ -283,10 +286,9 @@ class _Walk:
             if one.kind != WAIT:
                 continue
             if one.barrier:
-                made = [(o.name, o.line) for o in self.operations if o.arrives and o.barrier == one.barrier]
+                made = [(o.name, o.line) for o in self._all if o.arrives and o.barrier == one.barrier]
             else:
-                made = [(o.name, o.line) for o in self.operations] + sorted(self._other)
-                made = [pair for pair in made if pair[0] == _AWAITED.get(one.operation)]
+                made = [(o.name, o.line) for o in self._all if o.name == _AWAITED.get(one.operation)]
             copies = [pair for pair in made if pair[0] != "arrive at barrier"]
             one.awaits = list(dict.fromkeys(copies or made))
 

@@ -19,7 +19,7 @@ from tilescope.files import bounded_reading, json_shape, json_stream
 #: The kind of time between recorded operations.
 ARITHMETIC = "arithmetic"
 #: Kinds in the order of legends.
-KINDS = (records.WAIT, records.PRODUCT, records.COPY, records.BARRIER, records.ACCESS, records.CONVERSION, records.REDUCTION, ARITHMETIC)  # fmt: skip
+KINDS = (*records.KINDS, ARITHMETIC)
 #: A lane is ``launch program warp``. ``group`` is the warp's partition. ``awaits`` says what the span waits for, with its line.
 #: ``least`` is the seconds that a product takes at its pipe's rate, 0 where that is not known.
 #: ``start`` and ``end`` are seconds after the launch's first sampled program began.
