@@ -60,7 +60,7 @@ def test_ledger_gap_is_divided_at_the_cpus_call():
 
 def test_ledger_profiler_slows_the_cpu_alone():
     slow = step(launch(0, 10), launch(30, 10, call=29 * US), window=40, plain=25 * US)
-    assert parts(slow) == {"floor": 20, "gaps": 1, "cpu": 4}
+    assert parts(slow) == {"floor": 20, "gaps": 0.25, "cpu": 4.75}
     busy = ledger.of(dataclasses.replace(slow, plain=15 * US), DEVICE)
     assert busy.error == pytest.approx(1 / 3)
     assert "33% more than the step" in step_text.sentence(busy)
@@ -155,3 +155,49 @@ def test_beside_kernel_is_slower_only_where_it_is(slow, said):
         of, launches=tuple(dataclasses.replace(one, grid=(3, 1, 1)) if one in alone else one for one in of.launches)
     )
     assert step_text.communication(other, ledger.of(other, DEVICE), DEVICE) == []
+
+
+MM = Operator("aten::mm", "aten::mm", ((8, 8), (8, 8)), ("float",) * 2, "Net.layers.0", "", "backward", 768.0, 1024.0)
+
+
+def compiled(late):
+    """Two chains of two additions around a product, each launch called ``late`` microseconds before the GPU is free."""
+    launches = [launch(13 * n, 13 - late, operator=1 if n == 2 else 0, call=(13 * n - 1) * US) for n in range(5)]
+    return Step(tuple(launches), (ADD, MM), 65 * US, next_call=64 * US, found="training step")
+
+
+def test_suggestions_compile_saves_its_chains_and_what_the_cpu_is_late():
+    found = {one.kind: one for one in next_steps.suggestions(compiled(0), ledger.of(compiled(0), DEVICE), DEVICE)}
+    # Two chains of 26 µs, each of 64 MB once fused.
+    chains = 2 * (26 * US - 64e6 / 4.8e12 / 0.85)
+    assert found["compile"].saving == pytest.approx(chains, rel=1e-3)
+    assert "graph" not in found
+    waiting = ledger.of(compiled(2), DEVICE)
+    found = {one.kind: one for one in next_steps.suggestions(compiled(2), waiting, DEVICE)}
+    waits = waiting.parts["cpu"] + waiting.parts["gaps"]
+    # Three compiled launches need less of the CPU than the GPU needs for them.
+    assert found["compile"].saving == pytest.approx(chains - 8 * US + waits, rel=1e-3)
+
+
+def test_suggestions_loop_whose_cpu_stays_late_wants_graphs():
+    small = dataclasses.replace(ADD, shapes=((1000,),) * 2, bytes_needed=12e3)
+    launches = [launch(20 * n, 6, operator=1 if n == 2 else 0, call=(20 * n - 1) * US) for n in range(5)]
+    of = Step(tuple(launches), (small, MM), 100 * US, next_call=99 * US, found="training step")
+    found = {one.kind: one for one in next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)}
+    assert "reduce-overhead" in found["graph"].text
+    # The chains save 20 µs, the waits are 70 µs. Three launches take the CPU 24 µs, and the GPU 10 µs.
+    assert found["compile"].saving == pytest.approx((20 + 70 - 14) * US)
+    assert found["graph"].saving == pytest.approx((20 + 70 - 3) * US)
+    calls = dataclasses.replace(of, found="calls of step")
+    texts = [one.text for one in next_steps.suggestions(calls, ledger.of(calls, DEVICE), DEVICE) if one.kind == "graph"]
+    assert len(texts) == 1 and texts[0].startswith("Capture the step")
+
+
+def test_suggestions_fused_optimizer_by_the_parameters_size():
+    roots = Operator("aten::_foreach_sqrt", "aten::_foreach_sqrt", (), (), "", "", "optimizer")
+    last = dataclasses.replace(roots, name="aten::_foreach_addcdiv_", outer="aten::_foreach_addcdiv_")
+    moved = {"dram_bytes_read": 96e6, "dram_bytes_written": 96e6}
+    of = Step((launch(0, 60, counted=moved), launch(60, 340, operator=1)), (roots, last), 400 * US)
+    (found,) = next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)
+    assert found.kind == "optimizer"
+    assert found.saving == pytest.approx(400 * US - 7 * 96e6 / 4.8e12 / 0.85)

@@ -129,12 +129,12 @@ def of(step: Step, device: Device) -> Ledger:
     parts["cpu"] = sum(gap.cpu for gap in gaps)
     parts["idle"] = sum(gap.idle for gap in gaps)
     slowed = 0.0
-    if step.plain is not None:
+    waited = parts["cpu"] + parts["gaps"] + parts["idle"]
+    if step.plain is not None and waited:
         # A profiler slows the CPU and not the GPU: what the trace is longer by was waited for.
+        slowed = min(waited, max(step.window - step.plain, 0.0))
         for part in ("cpu", "gaps", "idle"):
-            less = min(parts[part], max(step.window - step.plain - slowed, 0.0))
-            parts[part] -= less
-            slowed += less
+            parts[part] *= 1 - slowed / waited
     return Ledger(parts, entries, gaps, step.window if step.plain is None else step.plain, slowed)
 
 

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tilescope.collectors.foreign_files.operator_costs import SIZES
 from tilescope.hardware import roofs
@@ -30,10 +31,17 @@ _IN_GRAPH, _SHORTEST, _PRODUCT_LEAST = 1e-6, 2e-6, 5e-6
 _ALREADY = 0.75
 #: Passes over a parameter's tensors of Adam on lists of tensors, and of the fused one.
 _ADAM_PASSES, _FUSED_PASSES = 20, 7
+#: Parameters a second and multiprocessor of a fused step of Adam, and the operator on lists that takes square roots.
+_ADAM_RATE, _SQUARE_ROOTS = 1.3e9, "aten::_foreach_sqrt"
+#: Seconds of the CPU for a launch of compiled code.
+_CALL = 8e-6
 _PRODUCT = re.compile(r"(aten::)?(addmm|mm|bmm|baddbmm|_scaled_mm|_grouped_mm|linear|matmul)$")
+#: Operators that torch.compile leaves as they are, by their own names; it decomposes norms, gathers and concatenations.
 _HEAVY = re.compile(
-    r"mm$|linear|matmul|conv|attention|embedding|index|sort|topk|scatter|gather|nccl|rng|triton_|foreach|fused_|cat$"
+    r"mm$|linear|matmul|conv|attention|dense_backward|index_put|sort|topk|scatter|nccl|rng|triton_|foreach|fused_(?!rms)"
 )
+#: Operators that reduce across the rows of a tensor: what follows them reads their inputs again.
+_ACROSS = re.compile(r"batch_norm")
 _COPIES = re.compile(r"aten::(contiguous|clone|copy_|reshape|_to_copy|to)$")
 #: Elements to which a 16-bit product's inner sizes are aligned.
 _ALIGNED = 8
@@ -62,7 +70,7 @@ class Suggestion:
 def suggestions(step: Step, ledger: Ledger, device: Device) -> list[Suggestion]:
     """The suggestions, the largest saving first. Empty for a step that is already good."""
     rules: tuple[Callable[[Step, Ledger, Device], Iterable[Suggestion]], ...] = (
-        _graph, _stops, _fusions, _library, _optimizer, _tf32, _padding, _copies,
+        _graph, _stops, _compile, _fusions, _library, _optimizer, _tf32, _padding, _copies,
     )  # fmt: skip
     found = [one for rule in rules for one in rule(step, ledger, device)]
     worth = [one for one in found if one.saving >= WORTH * ledger.step]
@@ -88,6 +96,8 @@ def _graph(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
     launches = sum(entry.launch.kind == KERNEL and not entry.launch.in_graph for entry in ledger.entries)
     waits = ledger.parts["cpu"] + ledger.parts["gaps"]
     saving = waits - launches * _IN_GRAPH
+    if _is_loop(step) and len(_fusable(step, ledger, device)) > 1:
+        return  # it is compiled
     if launches > 1 and saving > 0:
         stops = len([stop for stop in step.stops if stop.operator])
         first = f", after its {units.several(stops, 'stop')} below are gone" if stops else ""
@@ -123,49 +133,100 @@ def _stops(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
         )
 
 
-def _fusions(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
-    """Chains of launches between matrix products, those of equal modules together."""
+class _Chain(NamedTuple):
+    """Launches that one kernel can do: their pass and operations, where they are, what that saves and may save, and their number."""
+
+    direction: str
+    names: tuple[str, ...]
+    site: str
+    module: str
+    saving: float
+    bound: float
+    launches: int
+
+
+def _fusable(step: Step, ledger: Ledger, device: Device) -> list[_Chain]:
     roof = roofs.roof(device, "hbm")
-    if roof is None:
-        return
-    groups: dict[tuple[str, tuple[str, ...]], list[tuple[float, float, str, str]]] = {}
-    for chain in _chains(step, ledger):
-        operators = [step.operator(entry.launch) for entry in chain]
-        needs = [
-            (operator.bytes_needed or 0.0) * entry.launch.part for operator, entry in zip(operators, chain, strict=True)
-        ]
-        if not all(needs):
-            continue
-        # Each link writes a tensor that the next launch reads.
-        links = sum(2 * min(_largest(operators[later]), needs[later - 1]) for later in range(1, len(needs)))
-        fused = max(sum(needs) - links, *map(_largest, operators))
-        time = sum(entry.share for entry in chain)
-        bound = time - max(fused / roof.value, _SHORTEST)
-        saving = time - max(fused / roof.value / _GOOD, _SHORTEST, *(entry.least for entry in chain))
-        names = tuple(dict.fromkeys(_operation(operator.outer or operator.name) for operator in operators))
-        place = pattern(_common([operator.module for operator in operators]))
-        where = next(filter(None, (operator.site for operator in operators)), "") or place
-        if saving > 0:
-            groups.setdefault((operators[0].direction, names), []).append((saving, bound, where, place))
-    largest = sorted(groups.items(), key=lambda one: -sum(saving for saving, *_ in one[1]))[:_FUSIONS]
+    return [found for chain in _chains(step, ledger) if roof and (found := _fused(step, chain, roof.value)).saving > 0]
+
+
+def _fused(step: Step, chain: Sequence[Entry], rate: float) -> _Chain:
+    operators, needs = list[Operator](), list[float]()
+    for entry in chain:
+        operator = step.operator(entry.launch)
+        # Launches of one call share what it needs.
+        if operators and entry.launch.part < 1 and operator == operators[-1]:
+            needs[-1] += _bytes(operator, entry)
+        else:
+            operators.append(operator)
+            needs.append(_bytes(operator, entry))
+    # Each link writes a tensor that the next operator reads.
+    links = sum(2 * min(_largest(operators[later]), needs[later - 1]) for later in range(1, len(needs)))
+    again = sum(
+        _largest(operator) * (2 if "backward" in operator.name else 1)
+        for operator in operators
+        if _ACROSS.search(operator.name)
+    )
+    moved = max(sum(needs) - links + again, *map(_largest, operators), 0.0)
+    time = sum(entry.share for entry in chain)
+    names = tuple(dict.fromkeys(_operation(operator.outer or operator.name) for operator in operators))
+    return _Chain(
+        operators[0].direction,
+        names,
+        next(filter(None, (operator.site for operator in operators)), ""),
+        _common([operator.module for operator in operators]),
+        time - max(moved / rate / _GOOD, _SHORTEST, *(entry.least for entry in chain)),
+        time - max(moved / rate, _SHORTEST),
+        len(chain),
+    )
+
+
+def _fusions(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
+    """Chains of launches between matrix products, those of equal operations together."""
+    groups: dict[tuple[str, tuple[str, ...]], list[_Chain]] = {}
+    for chain in _fusable(step, ledger, device):
+        groups.setdefault((chain.direction, chain.names), []).append(chain)
+    largest = sorted(groups.items(), key=lambda one: -sum(chain.saving for chain in one[1]))[:_FUSIONS]
     for (direction, names), found in largest:
-        *_, where, place = found[0]
+        place = pattern(_common([pattern(chain.module) for chain in found]))
+        where = found[0].site or place
         yield Suggestion(
             "fuse",
             f"Fuse {_listed(names)}{f' in {where}' if where else ''}{' (backward)' if direction == BACKWARD else ''}"
             f"{f', {len(found)} times' if len(found) > 1 else ''}: one kernel, or torch.compile of that part",
-            sum(saving for saving, *_ in found),
-            sum(bound for _, bound, *_ in found),
+            sum(chain.saving for chain in found),
+            sum(chain.bound for chain in found),
             place,
         )
-    if len(groups) > 1:
-        every = [one for found in groups.values() for one in found]
-        yield Suggestion(
-            "compile",
-            f"Compile the model (torch.compile): it fuses {len(every)} chains of small kernels",
-            sum(saving for saving, *_ in every),
-            sum(bound for _, bound, *_ in every),
+
+
+def _compile(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
+    """Compiles the model, which fuses and pads, and launches less; with CUDA graphs where the CPU is then still late."""
+    chains = _fusable(step, ledger, device)
+    if len(chains) < 2:
+        return
+    padded = list(_padding(step, ledger, device))
+    shorter = sum(chain.saving for chain in chains) + sum(one.saving for one in padded)
+    bound = sum(chain.bound for chain in chains) + sum(one.bound for one in padded)
+    launches = sum(entry.launch.kind == KERNEL for entry in ledger.entries) - sum(
+        chain.launches - 1 for chain in chains
+    )
+    waits = ledger.parts["cpu"] + ledger.parts["gaps"]
+    late = min(max(launches * _CALL - (ledger.busy - shorter), 0.0), waits)
+    fuses = f"it fuses {len(chains)} chains of small kernels{' and pads products' if padded else ''}"
+    yield Suggestion("compile", f"Compile the model (torch.compile): {fuses}", shorter + waits - late, bound + waits)
+    if late >= WORTH * ledger.step and _is_loop(step):
+        saving = shorter + max(waits - launches * _IN_GRAPH, 0.0)
+        text = (
+            f"Compile the model with CUDA graphs (torch.compile(mode='reduce-overhead')): {fuses}, and the CPU is late"
         )
+        yield Suggestion("graph", text, saving, bound + waits)
+
+
+def _is_loop(step: Step) -> bool:
+    """Whether the step is a loop's, which is not captured whole, and trains."""
+    trains = any(operator.direction in (BACKWARD, OPTIMIZER) for operator in step.operators)
+    return trains and not step.found.startswith("calls of")
 
 
 def _chains(step: Step, ledger: Ledger) -> Iterator[list[Entry]]:
@@ -175,7 +236,7 @@ def _chains(step: Step, ledger: Ledger) -> Iterator[list[Entry]]:
         operator = step.operator(entry.launch)
         fits = (
             entry.launch.kind == KERNEL and bool(operator.name) and not operator.flops and operator.direction != OPTIMIZER
-            and not _HEAVY.search(operator.name) and not _HEAVY.search(operator.outer)
+            and not _HEAVY.search(operator.name) and bool(_bytes(operator, entry))
         )  # fmt: skip
         same = chain and (
             chain[-1].launch.stream == entry.launch.stream
@@ -232,8 +293,21 @@ def _optimizer(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestio
     adam = any("addcdiv" in name or "lerp" in name for name in names)
     if not adam:
         return
-    saving = time * (1 - _FUSED_PASSES / _ADAM_PASSES)
-    floor = sum(entry.least for entry in entries) * _FUSED_PASSES / _ADAM_PASSES
+    # The square roots read and write one tensor of each parameter's size.
+    held = (
+        sum(
+            _bytes(step.operator(one.launch), one) for one in entries if step.operator(one.launch).name == _SQUARE_ROOTS
+        )
+        / 2
+    )
+    hbm = roofs.roof(device, "hbm")
+    floor = time * _FUSED_PASSES / _ADAM_PASSES
+    good = floor
+    if held and hbm and device.multiprocessors:
+        size = 2 if any(half in entries[0].launch.name for half in ("BFloat16", "Half")) else 4
+        floor = _FUSED_PASSES * held / hbm.value
+        good = max(floor / _GOOD, held / size / (_ADAM_RATE * device.multiprocessors))
+    saving = max(time - good, 0.0)
     yield Suggestion(
         "optimizer",
         f"Give the optimizer fused=True: its {units.several(len(entries), 'launch', 'launches')} pass over the parameters about "
@@ -327,6 +401,13 @@ def _copies(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
             time * 0.9,
             time,
         )
+
+
+def _bytes(operator: Operator, entry: Entry) -> float:
+    """What a launch must move, or else what it moved; 0 where neither is known."""
+    if operator.bytes_needed is not None:
+        return operator.bytes_needed * entry.launch.part
+    return sum(entry.launch.counted.get(name, 0.0) for name in ("dram_bytes_read", "dram_bytes_written"))
 
 
 def _largest(operator: Operator) -> float:
