@@ -4,6 +4,7 @@ import json
 
 import pytest
 from tilescope import cli
+from tilescope.collectors.foreign_files import step_trace
 from tilescope.models import ranks
 from tilescope.notebook import opening
 
@@ -58,3 +59,13 @@ def test_ranks_unmatched_calls_are_told_and_strangers_are_no_ranks(tmp_path):
     assert opening.skew_of([files[0], other]) is None
     (tmp_path / "empty").mkdir()
     assert cli.main(["open", str(tmp_path / "empty"), "--runs", str(tmp_path)]) == 2
+
+
+@pytest.mark.parametrize(
+    ("kernel", "communicates"),
+    [("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", True), ("ncclKernel_Broadcast_RING_LL_Sum_int8_t", True),
+     ("void two_shot_all_reduce_kernel_inplace<c10::BFloat16>", True), ("void vllm::cross_device_reduce_1stage<half, 8>", True),
+     ("void at::native::reduce_kernel<512, 1>", False), ("all_reduce_block_sum", False), ("gather_kernel", False)],
+)  # fmt: skip
+def test_collectives_are_told_from_kernels_that_only_reduce(kernel, communicates):
+    assert step_trace.is_collective(kernel) is communicates

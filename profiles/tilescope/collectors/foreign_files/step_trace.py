@@ -42,7 +42,9 @@ _CALLS = frozenset({"cuda_runtime", "cuda_driver", "runtime"})
 _RANGES = frozenset({"cpu_op", "operator", "user_annotation", "python_function"})
 #: Calls by which the CPU waits for the GPU.
 _STOPS = re.compile(r"cuda(Stream|Device|Event)Synchronize|cudaMemcpy|cu(Stream|Ctx)Synchronize|cuMemcpyDtoH(_v2)?")
-_COLLECTIVE = re.compile(r"nccl(Dev)?Kernel|nccl:|ncclKernel|AllReduce_|ReduceScatter_|AllGather_")
+_COLLECTIVE = re.compile(
+    r"nccl(Dev)?Kernel|nccl:|AllReduce_|ReduceScatter_|AllGather_|(one|two)_shot_all_|multimem_all_|cross_device_reduce"
+)
 #: Most launches of a step, and seconds out of PyTorch that count as away.
 MOST, _AWAY = 100_000, 3e-4
 #: A line of code in a trace with stacks: ``model.py(12): forward``.
