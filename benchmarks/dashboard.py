@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from playwright.sync_api import Page, sync_playwright
 from tilescope.hardware import ceilings
 from tilescope.runs import store
@@ -53,6 +52,8 @@ BUDGETS = {
     "browser busy, of 5 s at rest": 0.25,
 }
 SESSIONS = 20
+#: Seconds for which a page, or a busy server, is waited for.
+PATIENCE = 30
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 
 #: Resolves with ``performance.now()`` in the first frame in which every visible figure is painted and ``when`` holds.
@@ -70,7 +71,7 @@ window.painted = when => new Promise((resolve, reject) => {
     const views = [...figures(window.Bokeh?.index ?? [])]
     if (views.length && views.every(view => view.has_finished()) && when(views))
       requestAnimationFrame(() => resolve(performance.now()))
-    else if (performance.now() - since > 60000) reject(new Error("no figure was painted within a minute"))
+    else if (performance.now() - since > 30000) reject(new Error("no figure was painted within 30 s"))
     else setTimeout(look, 15)
   }
   look()
@@ -140,7 +141,7 @@ def served(folder: Path) -> Iterator[tuple[str, int]]:
     try:
         for _ in range(300):
             try:
-                urllib.request.urlopen(url, timeout=60).close()
+                urllib.request.urlopen(url, timeout=PATIENCE).close()
                 break
             except OSError:
                 if process.poll() is not None:
@@ -208,7 +209,7 @@ def busy(page: Page, url: str) -> float:
 async def entered(url: str) -> WebSocketClientConnection:
     """The connection of a new session, once its page and the models on it have been sent; asked for as a browser does, without
     one: twenty browsers would measure themselves."""
-    page = await AsyncHTTPClient().fetch(url, request_timeout=120)
+    page = await AsyncHTTPClient().fetch(url, request_timeout=PATIENCE)
     token = re.search(rb'"token":"([^"]+)"', page.body)[1].decode()
     place = url.partition("?")[0]
     address = HTTPRequest(place.replace("http", "ws", 1) + "/ws", headers={"Origin": place.rsplit("/", 1)[0]})
@@ -258,7 +259,7 @@ def others(url: str, server: int, count: int) -> Iterator[None]:
         staying.result()
 
 
-def settled(server: int, longest: float = 600.0) -> None:
+def settled(server: int, longest: float = PATIENCE) -> None:
     """Return when the server has been all but idle for some seconds. Raises TimeoutError where it does not come to rest."""
 
     def spent() -> float:
@@ -297,75 +298,95 @@ def kept(url: str, server: int) -> float:
     return max(0.0, (held[-1] - held[0]) / (SESSIONS * (len(held) - 1)))
 
 
-def measure(times: int, small: bool) -> dict[str, list[float]]:
-    """Every budget's measurements."""
+def measured(times: int, seconds: float) -> Iterator[tuple[str, list[float]]]:
+    """Every budget's measurements as they come; none of a budget that was not begun within so many ``seconds`` or that failed."""
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None:
         raise SystemExit("no Chromium found: apt-get install chromium")
-    found: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory() as name, sync_playwright() as play:
-        sizes = [10_000] if small else [10_000, 100_000]
-        runs = {size: many_launches(Path(name), size) for size in sizes}
-        browser = play.chromium.launch(executable_path=path, args=FLAGS)
+    until = time.monotonic() + seconds
+    with tempfile.TemporaryDirectory() as name, sync_playwright() as play, served(Path(name)) as (url, server):
+        browser, recorded = play.chromium.launch(executable_path=path, args=FLAGS), f"{url}?kernel=softmax"
 
-        def fresh(ask: Callable[[Page], Any]) -> Any:
+        def fresh(ask: Callable[[Page], list[float]]) -> list[float]:
             context = browser.new_context(viewport={"width": 1440, "height": 1000})
             context.add_init_script(PAINTED)
             page = context.new_page()
-            page.set_default_timeout(120_000)
+            page.set_default_timeout(1e3 * PATIENCE)
             try:
                 return ask(page)
             finally:
                 context.close()
 
-        with served(Path(name)) as (url, server):
-            recorded = f"{url}?kernel=softmax"
+        def ready() -> list[float]:
             # The first is as slow as the browser's caches are empty.
-            found["page ready, warm"] = fresh(lambda page: [page_ready(page, recorded) for _ in range(times + 1)])[1:]
-            for what, after in (("view switch, page just opened", 0.0), ("view switch", 6.0)):
-                rounds = [fresh(lambda page, after=after: switched(page, recorded, after)) for _ in range(times)]
-                found[what] = [spent for one in rounds for spent in one]
-            found["Claims"] = [fresh(lambda page: claims(page, recorded)) for _ in range(times)]
-            for size, run in runs.items():
-                found[f"filter {size:,} launches"] = fresh(lambda page, run=run: filtered(page, url, run, times))
-            found["browser busy, of 5 s at rest"] = [fresh(lambda page: busy(page, recorded))]
+            return fresh(lambda page: [page_ready(page, recorded) for _ in range(times + 1)])[1:]
+
+        def switches(after: float) -> list[float]:
+            return [spent for _ in range(times) for spent in fresh(lambda page: switched(page, recorded, after))]
+
+        def beside() -> list[float]:
             with others(recorded, server, SESSIONS - 1):
-                found["page ready beside 19 others"] = fresh(
-                    lambda page: [page_ready(page, recorded) for _ in range(times + 1)]
-                )[1:]
-            found["20 sessions at once, the slowest"] = [together(recorded) for _ in range(times)]
-            found["memory kept of a closed session"] = [kept(recorded, server)]
+                return ready()
+
+        def filters(size: int) -> list[float]:
+            run = many_launches(Path(name), size)
+            return fresh(lambda page: filtered(page, url, run, times))
+
+        questions: dict[str, Callable[[], list[float]]] = {
+            "page ready, warm": ready,
+            "view switch, page just opened": lambda: switches(0.0),
+            "view switch": lambda: switches(6.0),
+            "20 sessions at once, the slowest": lambda: [together(recorded) for _ in range(times)],
+            "Claims": lambda: [fresh(lambda page: [claims(page, recorded)])[0] for _ in range(times)],
+            "filter 10,000 launches": lambda: filters(10_000),
+            "browser busy, of 5 s at rest": lambda: fresh(lambda page: [busy(page, recorded)]),
+            "memory kept of a closed session": lambda: [kept(recorded, server)],
+            "page ready beside 19 others": beside,
+            "filter 100,000 launches": lambda: filters(100_000),
+        }
+        for what, ask in questions.items():
+            found = []
+            if time.monotonic() < until:
+                try:
+                    found = ask()
+                except Exception as error:  # one that fails must not end the others
+                    print(f"{what}: {str(error).partition(chr(10))[0]}", file=sys.stderr)
+            yield what, found
         browser.close()
-    return found
 
 
-def report(found: dict[str, list[float]]) -> pd.DataFrame:
-    """Medians beside their budgets."""
+def line(what: str, values: list[float]) -> str:
+    """A median, with the least and the most, beside its budget."""
 
-    def text(what: str, value: float) -> str:
+    def text(value: float) -> str:
         return f"{value / 1e6:.2f} MB" if "memory" in what else f"{value * 1e3:,.0f} ms"
 
-    return pd.DataFrame(
-        [
-            {"": what, "median": text(what, statistics.median(values)), "least": text(what, min(values)),
-             "most": text(what, max(values)), "n": len(values), "budget": text(what, BUDGETS[what]),
-             "kept": "yes" if statistics.median(values) <= BUDGETS[what] else "NO"}
-            for what, values in found.items()
-        ]
-    )  # fmt: skip
+    if not values:
+        return f"{what:34} not measured (budget {text(BUDGETS[what])})"
+    said = f"{text(statistics.median(values)):>9} ({text(min(values))} to {text(max(values))}, n={len(values)})"
+    return f"{what:34} {said}, budget {text(BUDGETS[what])}: {'kept' if within(what, values) else 'NOT KEPT'}"
+
+
+def within(what: str, values: list[float]) -> bool:
+    """Whether the median keeps the budget."""
+    return bool(values) and statistics.median(values) <= BUDGETS[what]
 
 
 def main() -> int:
-    """Print the table; 1 where a budget is not kept and ``--strict`` was given."""
+    """Print a line for each budget as it is measured; 1 where one is not kept and ``--strict`` was given."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--times", type=int, default=3, help="how often each is measured (3)")
-    parser.add_argument("--small", action="store_true", help="without the run of 100,000 launches")
+    parser.add_argument("--times", type=int, default=2, help="how often each is measured (2)")
+    parser.add_argument(
+        "--seconds", type=float, default=150, help="no further budget is begun after so many seconds (150)"
+    )
     parser.add_argument("--strict", action="store_true", help="fail where a budget is not kept")
     chosen = parser.parse_args()
-    table = report(measure(chosen.times, chosen.small))
-    print(table.to_string(index=False))
-    print(f"\nload of this machine while measuring: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    return int(chosen.strict and (table["kept"] == "NO").any())
+    kept_all = True
+    for what, values in measured(chosen.times, chosen.seconds):
+        print(line(what, values), flush=True)
+        kept_all &= within(what, values)
+    print(f"load of this machine while measuring: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    return int(chosen.strict and not kept_all)
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ def build() -> pmui.Page:
         "narrow": phone(pn.state.headers),
         "theme": pn.state.cookies.get("tilescope-theme", "light"),
     }
-    state = State(may_launch=may_launch(pn.state.curdoc), catalog=catalog.known(), **known)
+    state = State(may_launch=may_launch(pn.state.curdoc), bar=True, catalog=catalog.known(), **known)
     location = pn.state.location
     location.sync(state, IN_ADDRESS, on_error=lambda _: state.take(location.search))
     drawer, main = Drawer(state), layout.column()

@@ -64,6 +64,14 @@ def test_a_view_shows_the_case_in_the_address_and_follows_it(view: type[View]) -
     assert not shown.state.ignored
 
 
+@pytest.mark.parametrize("view", [Traffic, Timeline, Advice], ids=lambda view: view.name_in_address)
+def test_view_hides_its_list_like_the_bars(view: type[View]) -> None:
+    shown = opened(view, bar=True, case=case_name(OTHER))
+    label = "case" if view is Advice else "workload"
+    assert problem(shown) == OTHER.problem and not field(shown, label).visible
+    assert field(opened(view, case=case_name(OTHER)), label).visible
+
+
 @pytest.mark.parametrize("view", [Traffic, Timeline], ids=lambda view: view.name_in_address)
 def test_a_workload_that_is_picked_is_every_views(view: type[View]) -> None:
     shown = opened(view)

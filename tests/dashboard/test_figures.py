@@ -107,10 +107,10 @@ def test_roofline_names_the_roof_and_rings_points_above(points: pd.DataFrame, sy
     assert len(glyph(plot, "roofs").data_source.data["dash"]) == 6  # in place of the copies'
     both = roofline(pd.concat([points, reading], ignore_index=True), roofs, LIGHT)
     assert "HBM 4.00 TB/s, reading 4.20 TB/s (datasheet 4.80)" in texts(both)
-    assert not len(glyph(roofline(points, roofs, LIGHT), "above").data_source.data["x"])
+    assert glyph(roofline(points, roofs, LIGHT), "above") is None
     raised = points.assign(above_roof=[True] + [False] * (len(points) - 1))
     plot = roofline(raised, roofs, LIGHT)
-    assert list(glyph(plot, "above").data_source.data["x"]) == [points["intensity"].iloc[0]]
+    assert list(glyph(plot, "above").data_source.data["intensity"]) == [points["intensity"].iloc[0]]
     assert plot.legend[0].items[-1].label.value == "above its roof"
 
 

@@ -28,7 +28,7 @@ def test_palette_opens_empty_again(in_runs: None) -> None:
     dialog = FindDialog(State(run=RUN, kernel="softmax", panel="find"), {"roofline": "Roofline"})
     field(dialog, "name").value = "view:roofline"
     dialog.state.panel = "find"
-    assert (field(dialog, "name").value, dialog.layout.open) == (None, True)
+    assert (field(dialog, "name").value, dialog.open) == (None, True)
 
 
 @pytest.mark.browser

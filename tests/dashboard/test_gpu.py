@@ -79,10 +79,10 @@ def wait(sampler: Sampler, count: int) -> None:
 def test_it_samples_only_while_it_is_open(sampler: Sampler) -> None:
     state = State(run=RUN, kernel="softmax")
     shown = GpuDialog(state)
-    assert not sampler.running and not shown.layout.open
+    assert not sampler.running and not shown.open
     state.panel = "gpu"
     assert sampler.running and shown.sampling
-    assert shown.layout.objects and shown.layout.open
+    assert shown.open
     wait(sampler, 3)
     source = shown.readings.charts["power"].object.renderers[0].data_source
     shown.readings.tick()
@@ -97,7 +97,7 @@ def test_it_samples_only_while_it_is_open(sampler: Sampler) -> None:
     assert shown.table.filled["sm_clock"].isna().tolist() == [False, True]
     assert "&lt;b&gt;" in shown.head.object and "<b>:" not in shown.head.object
     state.panel = ""
-    assert not sampler.running and not shown.layout.open
+    assert not sampler.running and not shown.open
     state.panel = "gpu"
     assert sampler.running
     state.theme = "dark"

@@ -71,7 +71,8 @@ def test_every_view_shows_it(
     assert all(f"tilescope profile {kernel}" not in text for text in said.values())
     tool = str(loaded.run.settings["tool"])
     assert f"a file of {tool}, which does not have it" in said[Autotune]
-    assert ("A step takes" in said[Model]) == (name == "torch_profiler_trace.json")
+    # The step of the one run that has one, whichever is open.
+    assert "A step takes" in said[Model] and "From torch_profiler_trace.json" in said[Model]
     assert "gaps" not in said[Timeline]  # other kernels ran between its launches
     assert "redicted" not in said[Overview].replace("predicted ones", "")
 

@@ -41,7 +41,7 @@ def test_run_deleted_elsewhere_is_left_and_told_once(dialog: RunDialog, tmp_path
     shutil.rmtree(tmp_path / RUN)
     state.view = "sizes"
     assert state.run not in ("", RUN) and state.kernel == "softmax" and state.loaded.run.id == state.run
-    assert f"run '{RUN}' was deleted" in state.ignored and RUN not in [run.id for run in state.runs]
+    assert f"run '{RUN}' was deleted" in state.gone and RUN not in [run.id for run in state.runs]
     state.ignored = ""
     state.view = "summary"
     assert state.ignored == ""

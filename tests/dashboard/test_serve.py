@@ -147,6 +147,8 @@ def test_no_log_and_no_redirect_has_a_token(served: Served) -> None:
             assert served.token not in headers.get("Location", ""), path
             assert served.token not in text, path
     assert served.ask(f"/app?token={served.token}&view=gpu")[1]["Location"].endswith("next=%2Fapp%3Fview%3Dgpu")
+    asked = served.ask(f"/?token={served.token}&kernel=softmax&view=roofline", served.cookie())
+    assert asked[1]["Location"] == "./app?kernel=softmax&view=roofline"
     # Once: where it was printed.
     assert served.log.read_text().count(served.token) == 1
 

@@ -103,6 +103,7 @@ def test_sentence_running_version_says_how_long() -> None:
     assert topic.sentence(running, good(1, case()), None) == (
         "v2 is running: compiling k", "Grey values are of v1, which took 1.3 s."
     )  # fmt: skip
+    assert topic.sentence(Version(1), None, None, 4.2).text == "The last run of this script took 4 s."
 
 
 def test_badge_says_what_changed_most() -> None:

@@ -233,8 +233,10 @@ export function render({model}) {
   // What was sent before the question is built in turns of its own: two idle moments, one after the other. A page that never rests
   // gets an answer, too.
   const idle = then => (window.requestIdleCallback ?? setTimeout)(then, {timeout: REST})
+  const nameTabs = () => every("[role=tablist]:not([aria-label])").forEach(list => list.setAttribute("aria-label", "Views"))
+  idle(() => idle(nameTabs))
   model.on("asked", () => idle(() => idle(() => {
-    every("[role=tablist]:not([aria-label])").forEach(list => list.setAttribute("aria-label", "Views"))
+    nameTabs()
     model.drawn = model.asked
   })))
   model.on("remove", () => {

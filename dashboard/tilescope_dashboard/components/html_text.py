@@ -70,14 +70,14 @@ def more(title: str, lines: Iterable[str]) -> str:
 
 
 def stats(values: Iterable[tuple[str, str, str]]) -> str:
-    """Large numbers: label, value and a note on the source."""
+    """Large numbers: label, value and a note on the source; nothing without any."""
     cells = "".join(
         f'<div class="stat" title="{escape(meaning(label))}"><dt>{explained(label)}</dt><dd>{escape(value)}'
         + (f'<span class="note">{escape(note)}</span>' if note else "")
         + "</dd></div>"
         for label, value, note in values
     )
-    return f'<dl class="stats">{cells}</dl>'
+    return f'<dl class="stats">{cells}</dl>' if cells else ""
 
 
 def explained(title: str, words: str = "") -> str:

@@ -15,21 +15,16 @@ _SX = {"& .MuiDialog-paper": {"margin": "12px", "width": "calc(100% - 24px)", "b
 
 
 class PanelDialog(layout.Part):
-    """Open while the state's ``panel`` is its ``name``. A subclass makes its parts when it first opens."""
+    """Open while the state's ``panel`` is its ``name``. The dialog, with a subclass's parts, is made when it first opens."""
 
     name_of_panel = title = ""
     size = "sm"
 
     def __init__(self, state: State) -> None:
         super().__init__()
-        self.state, self.made = state, False
-        self.layout = pmui.Dialog(
-            title=self.title, title_variant="h6", width_option=self.size, show_close_button=True, close_on_click=True,
-            sizing_mode="stretch_width", sx=_SX,
-        )  # fmt: skip
+        self.state, self.made, self.layout = state, False, layout.column()
         state.param.watch(lambda _: next_tick(self.follow), "panel")
         state.param.watch(lambda *_: self.made and self.fill(), ["runs", "loaded", "kernel"])
-        self.layout.param.watch(self._closed, "open")
         if state.panel == self.name_of_panel:
             self.follow()
 
@@ -45,9 +40,20 @@ class PanelDialog(layout.Part):
         """Open or close as the state says."""
         opens = self.state.panel == self.name_of_panel
         if opens and not self.made:
-            self.layout.objects, self.made = self.make(), True
+            dialog = pmui.Dialog(
+                *self.make(), title=self.title, title_variant="h6", width_option=self.size, show_close_button=True,
+                close_on_click=True, sizing_mode="stretch_width", sx=_SX,
+            )  # fmt: skip
+            dialog.param.watch(self._closed, "open")
+            self.layout.objects, self.made = [dialog], True
             self.fill()
-        self.layout.open = opens
+        for dialog in self.layout:
+            dialog.open = opens
+
+    @property
+    def open(self) -> bool:
+        """Whether it is open."""
+        return any(dialog.open for dialog in self.layout)
 
     def _closed(self, event: param.parameterized.Event) -> None:
         if not event.new and self.state.panel == self.name_of_panel:

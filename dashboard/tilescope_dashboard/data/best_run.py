@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from datetime import datetime
 
 from tilescope.hardware import device
 from tilescope.runs import store
@@ -15,6 +16,8 @@ from tilescope_dashboard.data.run_cache import changed_kernels, changed_sizes, o
 SHOWN_FIRST = "softmax"
 #: Newest runs of a kernel whose code is compared with the present code.
 _COMPARED = 8
+#: Seconds above which a run was copied later rather than made.
+_LONGEST = 3600.0
 
 
 def first_shown(runs: Sequence[store.Summary], kernel: str = "") -> tuple[str, str]:
@@ -72,6 +75,15 @@ def _fullest(runs: Sequence[store.Summary]) -> store.Summary:
 
     # Runs come newest first, and max() keeps the first of equals.
     return max(runs, key=worth)
+
+
+def took(run: store.Summary) -> float | None:
+    """Seconds from the run's start to its end, when its description was written; None where that is not known."""
+    try:
+        spent = (run.path / "run.json").stat().st_mtime - datetime.fromisoformat(run.started).timestamp()
+    except (OSError, ValueError):
+        return None
+    return spent if run.complete and 0 < spent < _LONGEST else None
 
 
 @functools.cache

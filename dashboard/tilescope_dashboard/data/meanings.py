@@ -121,5 +121,6 @@ def meaning(title: str) -> str:
 
 
 def term(title: str) -> str:
-    """The entry of the glossary for a column's or card's title; empty where it has none."""
-    return max((words for words in MEANINGS if title.startswith(words)), key=len, default="")
+    """The entry of the glossary for a column's or card's title, of either side of a comparison; empty where it has none."""
+    named = title.removeprefix("baseline's ")
+    return max((words for words in MEANINGS if named.startswith(words)), key=len, default="")

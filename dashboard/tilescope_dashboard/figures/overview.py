@@ -56,7 +56,7 @@ def _marks(rows: pd.DataFrame, column: str, look: style.Theme) -> figure:
         source=ColumnDataSource(columns), name="points",
     )  # fmt: skip
     style.write_on(
-        plot, look, 0, list(headings), list(headings.values()), x_offset=4, text_font_style="bold",
+        plot, look, [0] * len(headings), list(headings), list(headings.values()), x_offset=4, text_font_style="bold",
         background_fill_color=look.ground, name="headings",
     )  # fmt: skip
     said = "of roofline" if timed else "HBM traffic vs minimum"

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from bokeh.models import ColumnDataSource, CustomJS, TapTool
+from bokeh.models import ColumnDataSource, CustomJS, Line, Scatter, Segment, TapTool
 from bokeh.plotting import figure
 from tilescope.hardware import ceilings
 from tilescope.table.schema import CASE_COLUMNS
@@ -114,8 +114,9 @@ def _joined(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def _draw_points(plot: figure, points: pd.DataFrame, unit: str, look: Theme) -> None:
-    joined = ColumnDataSource(_joined(points))
-    plot.line("x", "y", source=joined, name="joined", color=look.muted, line_width=1.2, line_dash="dotted")
+    if len(joined := _joined(points)):
+        dotted = Line(x="x", y="y", line_color=look.muted, line_width=1.2, line_dash="dotted")
+        plot.add_glyph(ColumnDataSource(joined), dotted, name="joined")
     plotted = plot.scatter(
         x="intensity", y="height", marker="mark", size="size", fill_color="fill", line_color="colour", line_dash="dash",
         line_width=1.8, fill_alpha=0.9, hover_line_color=look.ink, nonselection_alpha=0.25, nonselection_fill_alpha=0.25,
@@ -123,10 +124,9 @@ def _draw_points(plot: figure, points: pd.DataFrame, unit: str, look: Theme) -> 
         name="points",
     )  # fmt: skip
     above = points[points["above_roof"].astype(bool)]
-    plot.scatter(
-        above["intensity"], above["height"], name="above", size=24, fill_color=None, line_color=look.warning,
-        line_width=1.6,
-    )  # fmt: skip
+    if len(above):
+        ring = Scatter(x="intensity", y="height", size=24, fill_color=None, line_color=look.warning, line_width=1.6)
+        plot.add_glyph(ColumnDataSource(above[["intensity", "height"]]), ring, name="above")
     tips = [("", "@case"), ("launch", "@function"), ("point", "@said"), ("intensity", "@at"), ("performance", "@reached"),
             ("executed", "@executed"), ("time", "@time")]  # fmt: skip
     hover(plot, plotted, tips)
@@ -184,10 +184,10 @@ def draw_roofs(plot: figure, roofs: Sequence[Roof], look: Theme, across: tuple[f
         "compute": compute_labels(roofs, look.narrow, right),
     }  # fmt: skip
     sources = {name: ColumnDataSource(columns) for name, columns in named.items()}
-    plot.segment(
-        "x0", "y0", "x1", "y1", source=sources["roofs"], name="roofs", line_color=look.ink, line_width="width",
-        line_dash="dash", line_alpha="alpha",
+    strokes = Segment(
+        x0="x0", y0="y0", x1="x1", y1="y1", line_color=look.ink, line_width="width", line_dash="dash", line_alpha="alpha",
     )  # fmt: skip
+    plot.add_glyph(sources["roofs"], strokes, name="roofs")
     # Points may lie where a label stands: they shine through the ground behind it.
     style = {"text_baseline": "bottom", "background_fill_color": look.ground, "background_fill_alpha": 0.8}
     shifts: dict[str, dict[str, Any]] = {"memory": {"angle": 0.7, "x_offset": -2, "y_offset": -6},

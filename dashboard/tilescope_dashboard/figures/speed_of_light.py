@@ -33,6 +33,5 @@ def speed_of_light(shares: pd.DataFrame, parts: Sequence[str], look: Theme) -> f
     written = ColumnDataSource({"y": list(parts), "x": [known.get(part, 0.0) for part in parts], "text": texts})
     write_on(plot, look, "x", "y", "text", source=written, x_offset=6, name="values")
     hover(plot, drawn, [("", "@part: @text"), ("", "@said")])
-
-    heading(plot, look, "Share of peak (L2, tensor: of the roof)")
+    heading(plot, look, "Share of peak")
     return plot

@@ -24,7 +24,9 @@ from bokeh.models import (
     Range1d,
     ResetTool,
     SaveTool,
+    Scatter,
     Span,
+    Text,
     Title,
     WheelZoomTool,
 )  # fmt: skip
@@ -165,10 +167,18 @@ def blank(
     return plot
 
 
-def write_on(plot: figure, look: Theme, x: Any, y: Any, text: Any, **settings: Any) -> GlyphRenderer:
-    """Writes texts into a figure: a text glyph in the shared font."""
+def write_on(
+    plot: figure, look: Theme, x: Any, y: Any, text: Any, *, source: ColumnDataSource | None = None, name: str = "",
+    **settings: Any,
+) -> GlyphRenderer:  # fmt: skip
+    """Writes texts into a figure: a text glyph in the shared font. Places and texts are lists, or columns of ``source``.
+
+    Nobody selects a text. ``figure.text`` would add glyphs for that, which each page would have to be sent.
+    """
+    if source is None:
+        source, x, y, text = ColumnDataSource({"x": x, "y": y, "text": text}), "x", "y", "text"
     font = {"text_color": look.ink, "text_font": GLYPH_FONT, "text_font_size": "12px", "text_baseline": "middle"}
-    return plot.text(x, y, text, **font | settings)
+    return plot.add_glyph(source, Text(x=x, y=y, text=text, **font | settings), name=name or None)
 
 
 def line_at(plot: figure, look: Theme, x: float, **settings: Any) -> None:
@@ -230,10 +240,10 @@ def keys(plot: figure, look: Theme, lines: Sequence[Key]) -> None:
     """Adds a legend of ``lines``. One renderer without a place in the figure has all marks."""
     columns = {name: [getattr(line, name) for line in lines] for name in Key._fields}
     nowhere = {"x": [math.nan] * len(lines), "y": [0] * len(lines)}
-    drawn = plot.scatter(
-        "x", "y", marker="mark", size="size", line_color="line", fill_color="fill", line_dash="dash", line_width=2,
-        source=ColumnDataSource(columns | nowhere), name="keys",
-    )  # fmt: skip
+    marks = Scatter(
+        x="x", y="y", marker="mark", size="size", line_color="line", fill_color="fill", line_dash="dash", line_width=2
+    )
+    drawn = plot.add_glyph(ColumnDataSource(columns | nowhere), marks, name="keys")
     legend(plot, look, [LegendItem(label=value(k.label), renderers=[drawn], index=n) for n, k in enumerate(lines)])
 
 

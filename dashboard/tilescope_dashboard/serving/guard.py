@@ -16,6 +16,7 @@ from typing import Any
 from bokeh.application import Application
 from bokeh.server.tornado import BokehTornado
 from bokeh.server.views.autoload_js_handler import AutoloadJsHandler
+from bokeh.server.views.root_handler import RootHandler
 from bokeh.server.views.session_handler import SessionHandler
 from bokeh.server.views.ws import WSHandler
 from bokeh.settings import settings
@@ -43,6 +44,14 @@ class Refused(RequestHandler):
         self.set_status(self._status)
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.finish(self._said + "\n")
+
+
+class _WithQuery(RequestHandler):
+    """Added to Panel's redirect to the app, which drops what the address asks for."""
+
+    def redirect(self, url: str, *settings: Any, **others: Any) -> None:
+        """Redirect with the query."""
+        super().redirect(f"{url}?{self.request.query}", *settings, **others)
 
 
 def script() -> Path:
@@ -93,7 +102,10 @@ def _find_guarded(server: BokehTornado, request: HTTPServerRequest, **options: A
     if not _guarded(server):
         return found
     _hide_tokens(request)
-    refusal = refused(server, request, getattr(found, "handler_class", RequestHandler))
+    handler = getattr(found, "handler_class", RequestHandler)
+    if request.query and issubclass(handler, RootHandler):
+        found.handler_class = type("RootWithQuery", (_WithQuery, handler), {})
+    refusal = refused(server, request, handler)
     if refusal:
         return server.get_handler_delegate(request, Refused, dict(zip(("status", "said"), refusal, strict=True)))
     return _own_components(found)

@@ -25,9 +25,9 @@ from tilescope_dashboard.topics.sentence import Sentence
 #: Fields that the address holds.
 IN_ADDRESS = ["run", "kernel", "case", "view", "theme", "compared", "panel", "find", "family", "outcome",
               "version", "against", "launch"]  # fmt: skip
-#: Views that other code names: those of all kernels, the whole run, and a kernel's first view.
+#: Views that other code names: those of all kernels, the whole run, its step, and a kernel's first view.
 OF_ALL = (HOME := "home", CLAIMS := "claims", WATCH := "watch")
-WHOLE_RUN, FIRST = "overview", "summary"
+WHOLE_RUN, MODEL, FIRST = "overview", "model", "summary"
 #: Views whose title is what is wrong with the shown case, where anything is.
 TELL_FAULTS = (FIRST, "advice")
 #: What can be open beside or over the views.
@@ -60,10 +60,12 @@ class State(param.Parameterized):
     loaded = param.ClassSelector(class_=store.LoadedRun, default=None)
     error = param.String()
     ignored = param.String(doc="Parts of the address that were ignored, and why; empty if none were.")
+    gone = param.String(doc="Which run was deleted while it was open; empty once another is chosen.")
     catalog = param.List()
     catalog_error = param.String()
     narrow = param.Boolean(default=False, doc="The page is as narrow as a phone.")
     may_launch = param.Boolean(default=False)
+    bar = param.Boolean(default=False, doc="The page has a bar that chooses the case.")
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -91,7 +93,7 @@ class State(param.Parameterized):
             gone, listed = self.run, store.list_runs()
             found = best_run(listed, self.kernel)
             self.param.update(runs=listed, run=found.id if found else "", kernel=self.kernel)
-            self.ignored = f"run {url_state.shown(gone)} was deleted: another run is open"
+            self.gone = f"run {url_state.shown(gone)} was deleted: another run is open"
 
     def take(self, search: str) -> None:
         """Take the valid values of an address's query, and name the others in ``ignored``."""
@@ -109,6 +111,7 @@ class State(param.Parameterized):
         names = {event.name for event in events}
         if names == {"case"} and not self.case:
             return
+        self.gone = ""
         said = url_state.unopened(self.compared) if "compared" in names else []
         if not url_state.is_kernel(self.kernel):
             said.append(f"not the name of a kernel: {url_state.shown(self.kernel)}")
@@ -140,8 +143,9 @@ class State(param.Parameterized):
         return [f"not a case of {self.kernel} in this run: {url_state.shown(wanted)}"] if asked else []
 
     def go_to(self, **chosen: str) -> None:
-        """Set these fields. From a view of all kernels, go to the kernel's first view."""
-        self.param.update(**chosen, **({"view": FIRST} if self.view in OF_ALL else {}))
+        """Set these fields. From a view that is of no kernel, go to the kernel's first view."""
+        leaves = self.view in OF_ALL or (self.view == MODEL and "kernel" in chosen)
+        self.param.update(**chosen, **({"view": FIRST} if leaves else {}))
 
     def choose(self, **parts: str) -> None:
         """Choose the case with these ``parts``, fields of a ``KernelCase``; of several, the one closest to the present case.
@@ -181,6 +185,11 @@ class State(param.Parameterized):
             return self.chosen
         case = representative(self.loaded, self.kernel)
         return case if case in self.cases.values() else next(iter(self.cases.values()))
+
+    @property
+    def problem(self) -> tuple[str, str]:
+        """Workload and pass of ``standing``; two empty texts without one."""
+        return self.standing.problem if self.standing else ("", "")
 
     def answer(self, question: Question) -> Recording | None:
         """The open run if it answers the question about the kernel, else the best recording that does, preferably on the same GPU.

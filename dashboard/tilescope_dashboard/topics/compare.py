@@ -23,13 +23,15 @@ from tilescope_dashboard.topics.sentence import Sentence
 #: Columns of ``tilescope.models.compare.compare``'s frame, where the open run is the candidate.
 COLUMNS = (
     PASS, WORKLOAD, IMPL, Column("baseline_name", "baseline"), Column("baseline_run", "its run"),
-    Column("time", "GPU time", "second"), Column("baseline_time", "baseline's", "second"),
-    Column("speedup", "speedup", "speedup"), Column("speedup_low", "95 %, from", "times"), Column("speedup_high", "to", "times"),
-    Column("verdict", "this one is"), Column("bytes", "HBM bytes", "byte"),
-    Column("baseline_bytes", "baseline's", "byte"), Column("registers", "registers", "count"),
-    Column("baseline_registers", "baseline's", "count"), Column("shared_memory", "shared", "byte"),
-    Column("baseline_shared_memory", "baseline's", "byte"), Column("theoretical_occupancy", "occupancy", "ratio"),
-    Column("baseline_theoretical_occupancy", "baseline's", "ratio"), Column("source", "clock"),
+    Column("time", "GPU time", "second"), Column("baseline_time", "baseline's time", "second"),
+    Column("speedup", "speedup", "speedup"), Column("speedup_low", "95 %, from", "times"),
+    Column("speedup_high", "95 %, to", "times"), Column("verdict", "this one is"),
+    Column("bytes", "HBM bytes (B)", "byte"), Column("baseline_bytes", "baseline's HBM bytes (B)", "byte"),
+    Column("registers", "registers", "count"), Column("baseline_registers", "baseline's registers", "count"),
+    Column("shared_memory", "shared memory (B)", "byte"),
+    Column("baseline_shared_memory", "baseline's shared memory (B)", "byte"),
+    Column("theoretical_occupancy", "occupancy", "ratio"),
+    Column("baseline_theoretical_occupancy", "baseline's occupancy", "ratio"), Column("source", "clock"),
 )  # fmt: skip
 #: Those of them with times.
 TIMES = ("time", "baseline_time", "speedup", "speedup_low", "speedup_high")

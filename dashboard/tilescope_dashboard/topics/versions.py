@@ -112,13 +112,17 @@ def short(version: Version) -> str:
     return f"v{version.number} {version.name}".rstrip()
 
 
-def sentence(version: Version, baseline: Version | None, pair: Pair | None) -> Sentence:
-    """The headline of a version against its baseline: what is wrong first, then the time, then what else changed most."""
+def sentence(version: Version, baseline: Version | None, pair: Pair | None, usual: float | None = None) -> Sentence:
+    """The headline of a version against its baseline: what is wrong first, then the time, then what else changed most.
+
+    The first version takes about as long as the script's last run, ``usual``, in seconds.
+    """
     name, other = short(version), short(baseline) if baseline else ""
     if version.state == "running":
         doing = f": {version.doing}" if version.doing else ""
         took = f", which took {baseline.seconds:.1f} s" if baseline and baseline.seconds else ""
-        return Sentence(f"{name} is running{doing}", f"Grey values are of {other}{took}." if other else "")
+        last = f"The last run of this script took {usual:.0f} s." if usual else ""
+        return Sentence(f"{name} is running{doing}", f"Grey values are of {other}{took}." if other else last)
     if version.state == "failed":
         title, _, text = (version.wrong or ["no launch"])[0].partition(". ")
         stays = f"{other} stays the last good version." if other else "No version is good yet."

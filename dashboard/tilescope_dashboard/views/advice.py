@@ -32,6 +32,9 @@ class Advice(View):
     def update(self) -> None:
         loaded, case, kernel = self.state.loaded, self.state.standing, self.state.kernel
         self._case.offer(dict(self.state.cases), case, anew=True)
+        # The bar has no configs.
+        if not any(known.config for known in self.state.cases.values()):
+            self.hide_like_bar(self._case, case)
         self.ours.object = self.theirs.object = ""
         if loaded is None or case is None:
             self.say(topic.nothing(kernel))

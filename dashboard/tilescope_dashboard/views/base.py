@@ -18,6 +18,7 @@ from tilescope.runs.store import LoadedRun
 
 from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.components.charts import Chart
+from tilescope_dashboard.components.choice import Choice
 from tilescope_dashboard.components.tables import Table, downloads
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.exports import stem
@@ -54,7 +55,8 @@ class View(layout.Part):
         #: Tables still to be added to the view, where a browser is to draw its figures first; None once it is ``complete``.
         self._late: list[Callable[[], object]] | None = [] if in_session() else None
         self.shown: Recording | None = None
-        self.trouble, self.head, self.whose = html_text.pane(visible=False), html_text.pane(), html_text.pane()
+        self.trouble, self.whose = (html_text.pane(visible=False) for _ in range(2))
+        self.head = html_text.pane()
         #: The text of the title, and where the numbers are from.
         self.caption, self.origins = html_text.pane(), list[str]()
         self.body = layout.column(*self.build())
@@ -140,6 +142,10 @@ class View(layout.Part):
         if self.state.case == before or not self.fresh:
             draw()
 
+    def hide_like_bar(self, choice: Choice, case: object) -> None:
+        """Hide the view's selector while it shows what the page's bar shows of the ``case``, or has nothing else to choose."""
+        choice.visible = len(choice.options) > 1 and not (self.state.bar and choice.value == case)
+
     def saved(self, shown: Table, what: str = "", origin: Callable[[], Sequence[str]] | None = None) -> pn.Column:
         """The table and, below it, links that save it, in a session once ``complete``: it takes as long as a figure.
 
@@ -187,7 +193,7 @@ class View(layout.Part):
     def _bring_up(self) -> None:
         trouble = None if self.name_in_address in OF_ALL else self.state.trouble
         if trouble:
-            self.whose.object, self.origins = "", []
+            self.whose.visible, self.origins = False, []
             self.say_nothing(trouble)
             return
         self.body.visible = True
@@ -199,6 +205,7 @@ class View(layout.Part):
     def say_whose(self) -> None:
         """Note the shown recording's origin, or say what to do where there is none."""
         self.whose.object, self.origins = "", []
+        self.whose.visible = not self.shown
         if self.shown:
             # For the open run, the line beside the tabs has the remark on changed code.
             borrowed = self.shown.loaded is not self.state.loaded

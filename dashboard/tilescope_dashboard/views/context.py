@@ -37,7 +37,7 @@ class Context(layout.Part):
         super().__init__()
         self.state, self.notices, self._new = state, html_text.pane(), True
         self.brief = html_text.Html(stylesheets=[html_text.CSS, _BRIEF_CSS], margin=(8, 8))
-        state.param.watch(self._fill, ["loaded", "kernel", "error", "ignored", "view", "catalog"])
+        state.param.watch(self._fill, ["loaded", "kernel", "error", "ignored", "gone", "view", "catalog"])
         self.layout = self.notices
         self._fill()
 
@@ -51,6 +51,8 @@ class Context(layout.Part):
         state, said = self.state, []
         if state.error and state.view in OF_ALL:
             said.append(html_text.notice("error", "This run cannot be shown:", state.error))
+        if state.gone:
+            said.append(html_text.notice("info", "Deleted:", state.gone))
         if state.ignored:
             said.append(html_text.notice("warning", "In the address:", state.ignored))
         loaded = state.loaded

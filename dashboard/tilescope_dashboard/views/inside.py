@@ -64,6 +64,7 @@ class Inside(View):
             for row in programs.itertuples()
         }
         self._program.offer(labels, next(iter(labels.values())))
+        self._program.visible = len(labels) > 1
         self._along.offer([_STEPS, _TIME] if self._baseline else [_TIME], _STEPS if self._baseline else _TIME)
         self._along.visible = self._baseline is not None
         self._draw()

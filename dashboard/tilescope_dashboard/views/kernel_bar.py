@@ -15,7 +15,7 @@ from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.units import ABSENT, short
 from tilescope_dashboard.session.scheduling import IdleWork, next_tick
-from tilescope_dashboard.session.state import GPU, OF_ALL, PROFILE, RUN, State
+from tilescope_dashboard.session.state import GPU, MODEL, OF_ALL, PROFILE, RUN, State
 from tilescope_dashboard.topics import baselines, compared_case
 from tilescope_dashboard.views.gpu import GpuDialog
 from tilescope_dashboard.views.run import RunDialog
@@ -23,7 +23,7 @@ from tilescope_dashboard.views.run import RunDialog
 #: Pixels of the bar's height, and the width of a page below which its lists unfold under it.
 HEIGHT, _FOLDS = 56, 1264
 _LISTS_CSS = f"""
-:host(.of-all) .of-case {{ display: none; }}
+:host(.of-all) :is(.of-case, .of-run), :host(.of-run) .of-case {{ display: none; }}
 @media (max-width: {_FOLDS - 1}px) {{
   :host {{ position: fixed; top: {HEIGHT}px; left: 0; right: 0; padding: 6px 12px 12px; flex-flow: row wrap !important;
     background: var(--mui-palette-background-default, inherit); border-bottom: 1px solid var(--mui-palette-divider); }}
@@ -61,9 +61,10 @@ class KernelBar(layout.Part):
         self._pass = Choice("pass", 98, lambda: state.choose(direction=self._pass.value), **of_case)
         self._impl = Choice("implementation", 112, lambda: state.choose(impl=self._impl.value), **of_case)
         self._baseline = Choice("baseline", 136, self._choose_baseline, stylesheets=[_wider(184)], **of_case)
-        self._run = Choice("run", 164, self._choose_run, stylesheets=[_wider(252)], **of_case)
+        of_run = {**_AT, "css_classes": ["of-run"]}
+        self._run = Choice("run", 164, self._choose_run, stylesheets=[_wider(252)], **of_run)
         gpu = self._opener(GPU, label="GPU", variant="outlined")
-        this_run = self._opener(RUN, label="This run", variant="outlined", css_classes=["of-case"])
+        this_run = self._opener(RUN, label="This run", variant="outlined", css_classes=["of-run"])
         profile = self._opener(PROFILE, label="Profile", css_classes=["opens-drawer"])
         unfold = pmui.Button(label="More", variant="outlined", height=40, stylesheets=[_UNFOLD_CSS], **_AT)
         lists = (self._size, self._pass, self._impl, self._baseline, self._run, this_run, gpu, profile)
@@ -94,7 +95,8 @@ class KernelBar(layout.Part):
         return button
 
     def _fold(self, unfolded: bool = False) -> None:
-        marks = {"of-all": self.state.view in OF_ALL, "folded": not unfolded}
+        view = self.state.view
+        marks = {"of-all": view in OF_ALL, "of-run": view == MODEL, "folded": not unfolded}
         self.lists.css_classes = [mark for mark, has in marks.items() if has]
 
     def _choose_kernel(self) -> None:
@@ -115,8 +117,8 @@ class KernelBar(layout.Part):
         # The bar has no list of configs.
         cases = [*state.cases.values(), *self._others]
         kernels = {name: name for name in state.kernels}
-        # In a view of all kernels none is chosen, so that choosing any, even the last one, opens its page.
-        if state.view in OF_ALL:
+        # In a view of no kernel none is chosen, so that choosing any, even the last one, opens its page.
+        if state.view in (*OF_ALL, MODEL):
             _offer(self._kernel, {_CHOOSE: "", **kernels}, "")
         else:
             _offer(self._kernel, kernels, state.kernel)

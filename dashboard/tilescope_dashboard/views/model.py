@@ -8,25 +8,27 @@ from typing import Any
 
 import pandas as pd
 from tilescope.hardware.roofs import all_roofs
+from tilescope.runs import steps
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.link_table import link_table
 from tilescope_dashboard.components.tables import table
 from tilescope_dashboard.data import run_cache
+from tilescope_dashboard.data.recordings import Recording
 from tilescope_dashboard.figures.icicle import icicle
 from tilescope_dashboard.figures.ledger import ledger
 from tilescope_dashboard.figures.step_roofline import step_roofline
 from tilescope_dashboard.session.scheduling import next_tick
-from tilescope_dashboard.session.state import FIRST
+from tilescope_dashboard.session.state import FIRST, MODEL
 from tilescope_dashboard.topics import model as topic
 from tilescope_dashboard.views.base import View
 
 
 class Model(View):
-    """The step that the open run is of."""
+    """The step that the open run is of, else that of the newest run that has one."""
 
-    name_in_address, title = "model", "Model"
+    name_in_address, title, of_other_runs = MODEL, "Model", True
 
     def build(self) -> list[Any]:
         self.chart, self.roofline, self.icicle, self.advice = chart(), chart(), chart(), html_text.pane()
@@ -49,16 +51,19 @@ class Model(View):
         return [self.chart, self.advice, kernels, self.roofline, found[0], modules, self.icicle, found[1]]
 
     def update(self) -> None:
+        if self.state.loaded is None or not steps.has(self.state.loaded.folder):
+            newest = next((run for run in self.state.runs if not run.error and steps.has(run.path)), None)
+            self.shown = Recording(newest, run_cache.open_cached(newest.path)) if newest else None
+            self.origins = [self.shown.origin] if self.shown else []
         loaded = self.loaded
         model = run_cache.kept(loaded, "model", lambda: topic.of_run(loaded)) if loaded else None
         if model is None:
             self.say_nothing(topic.sentence(None))
             return
-        self.body.visible = True
         self.say(topic.sentence(model))
         self.chart.object = ledger(model.ledger, self.look, predicted=not model.measured)
         lines = "".join(f"<li>{escape(line)}</li>" for line in topic.advice(model))
-        self.advice.object = f"<p>What to do next:</p><ul>{lines}</ul>"
+        self.advice.object = html_text.subheading("What to do next") + f"<ol>{lines}</ol>"
         self.roofline.object = step_roofline(
             model.kernels, all_roofs(self.loaded_run.run.device), self.look, predicted=not model.measured
         )
@@ -76,4 +81,4 @@ class Model(View):
 
     def _open(self, row: pd.Series) -> None:
         """The page of a kernel of the step."""
-        self.state.param.update(kernel=row["kernel"], view=FIRST)
+        self.state.param.update(run=self.loaded_run.run.id, kernel=row["kernel"], view=FIRST)

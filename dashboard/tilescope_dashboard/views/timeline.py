@@ -65,6 +65,7 @@ class Timeline(View):
         self.choose(self._draw, workload=workload, direction=direction)
 
     def _draw(self) -> None:
+        self.hide_like_bar(self._problem, self.state.problem)
         workload, direction = self._problem.value or ("", "")
         sums = topic.chosen(self._sums, workload, direction, self._sample.value)
         launches = model.of_repetitions(self._launches, sums)

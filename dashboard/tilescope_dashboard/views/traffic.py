@@ -50,6 +50,7 @@ class Traffic(View):
         self.choose(self._draw, workload=workload, direction=direction)
 
     def _draw(self) -> None:
+        self.hide_like_bar(self._problem, self.state.problem)
         here, gains = (topic.of_problem(rows, *self._problem.value) for rows in (self._launches, self._speedups))
         least, bars = topic.floor(here), topic.bars(here, self._counted.value)
         l2_bytes = self.state.device.l2_bytes if self.state.device else 0

@@ -18,6 +18,7 @@ from tilescope.notebook.watching import Watch as Script
 from tilescope_dashboard.components import html_text, layout, version_panels
 from tilescope_dashboard.components.choice import Choice
 from tilescope_dashboard.components.copy_button import CopyButton
+from tilescope_dashboard.data import best_run
 from tilescope_dashboard.data.launched_code import launched
 from tilescope_dashboard.data.recordings import best
 from tilescope_dashboard.session import access, watching
@@ -93,12 +94,9 @@ class Watch(View):
         self._stop = pmui.Button(label="Stop", variant="text", size="small", margin=(8, 0))
         self._stop.on_click(lambda _: next_tick(self.watching.stop))
         self._refused, self._folder, self._example = html_text.pane(), html_text.pane(), html_text.pane()
+        self._field = layout.beside(self._file, self._start)
         self._picker = layout.column(
-            layout.beside(self._file, self._start),
-            self._refused,
-            self._folder,
-            self._files,
-            styles={"flex": "0 1 400px"},
+            self._field, self._refused, self._folder, self._files, styles={"flex": "0 1 400px"}
         )
         parts = (self._launch, self._other, self._name, self._pin, self._delete, self._open, self._stop, self._link)
         beside = {"align-items": "center", "padding-top": "6px"}
@@ -136,6 +134,12 @@ class Watch(View):
             raise ValueError("no script is watched")
         return self.watching.script
 
+    def _usual(self) -> float | None:
+        """Seconds that the script's last run took; None where it has none."""
+        name = self._script.script.name
+        last = next((run for run in self.state.runs if not run.recorded and Path(run.title).name == name), None)
+        return best_run.took(last) if last else None
+
     @property
     def _versions(self) -> list[Version]:
         return self.watching.script.versions if self.watching.script else []
@@ -155,7 +159,7 @@ class Watch(View):
         ]
         if self.watching.error:
             notices.append(html_text.notice("error", "No longer watched:", self.watching.error))
-        self.say(topic.sentence(chosen, other, pair), html_text.notices(notices))
+        self.say(topic.sentence(chosen, other, pair, self._usual()), html_text.notices(notices))
         if pair and chosen.state == "failed":
             # Nothing is concluded about a wrong version: the values and findings of the last good one stay.
             pair = Pair(pair.baseline, None)
@@ -255,15 +259,15 @@ class Watch(View):
         ]
         self._files.visible = bool(offered)
         more = f", the first {_OFFERED} of {len(files)}" if len(files) > _OFFERED else ""
-        said = (
-            f"Scripts in {folder}{more}"
+        self._field.visible = folder is not None
+        self._folder.object = (
+            html_text.paragraph(f"Scripts in {folder}{more}")
             if offered
             else ""
             if files
-            else access.no_own_files() or f"{folder} has no Python file."
+            else html_text.notice("info", "No scripts:", access.no_own_files() or f"{folder} has no Python file.")
         )
-        self._folder.object = html_text.paragraph(said)
-        self._folder.visible = bool(said)
+        self._folder.visible = bool(self._folder.object)
 
     def _begin(self, script: str) -> None:
         try:
