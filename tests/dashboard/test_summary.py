@@ -10,6 +10,7 @@ from types import ModuleType
 import pandas as pd
 import pytest
 from bokeh.document import Document
+from tilescope.hardware import device
 from tilescope.models.advice import findings
 from tilescope.models.compare import Side
 from tilescope.models.summary import summarise
@@ -17,7 +18,7 @@ from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.case_table import gather
-from tilescope.table.run import Failure
+from tilescope.table.run import Failure, Run
 from tilescope_dashboard.data.kernel_cases import case_name
 from tilescope_dashboard.figures.speed_of_light import speed_of_light
 from tilescope_dashboard.figures.style import DARK, LIGHT
@@ -65,17 +66,16 @@ def test_the_longest_launch_is_meant(synthetic: ModuleType) -> None:
     assert topic.speed_of_light(case, synthetic.DEVICE)["share"].tolist() == [0.9]
 
 
-@pytest.mark.parametrize("metrics", [{}, {"sm_throughput": 0.5}, {"sm_throughput": 0.5, "dram_throughput": 1.2}])
+@pytest.mark.parametrize("metrics", [{"sm_throughput": 0.5}, {"sm_throughput": 0.5, "dram_throughput": 1.2}])
 def test_the_figure_has_a_bar_a_share_and_says_what_is_absent(metrics: dict[str, float], synthetic: ModuleType) -> None:
     rows = topic.speed_of_light(next(iter(gather(counted(**metrics))), None), synthetic.DEVICE)
     for look in (LIGHT, DARK):
         plot = speed_of_light(rows, topic.PARTS, look)
         Document().add_root(plot)
         drawn = {renderer.name: renderer.data_source.data for renderer in plot.renderers}
-        assert len(drawn.get("shares", {"share": []})["share"]) == len(metrics)
-        if metrics:
-            assert drawn["values"]["text"].count("not recorded") == 4 - len(metrics)
-            assert plot.x_range.end > rows["share"].max()
+        assert len(drawn["shares"]["share"]) == len(metrics)
+        assert drawn["values"]["text"].count("not recorded") == 4 - len(metrics)
+        assert plot.x_range.end > rows["share"].max()
 
 
 def test_the_verdict_is_one_sentence_whatever_is_known(synthetic: ModuleType) -> None:
@@ -221,3 +221,13 @@ def test_counters_come_from_a_run_with_them(runs: Path, monkeypatch: pytest.Monk
     said = shown.whose_light.object
     assert "measured 2026-01-02 on Synthetic GPU" in said and "(speed of light)" in said
     assert "synthetic prediction, measured 2026-01-02 on Synthetic GPU" in words(shown)
+
+
+def test_summary_without_counters_anywhere_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = {"own": {"passes": ["forward"]}}
+    writer = store.RunWriter(tmp_path, Run(RUN, "2026-01-02T00:00:00+00:00", device.for_target("sm_90"), facts, {}, {}))
+    writer.append(schema.frame([Case("own", "triton", "forward", "8-fp32").row("registers", 32, "compiler")]))
+    writer.finish()
+    shown = opened(tmp_path, monkeypatch, kernel="own")
+    assert not shown.light.visible and "profile it there with cupti or ncu" in words(shown)
+    assert not shown.stats.object or "<dl" in shown.stats.object

@@ -57,11 +57,15 @@ def chart() -> Chart:
 
 
 def side_by_side(charts: Iterable[Chart], width: int, gap: str = "8px") -> pn.Column:
-    """The figures in rows, each at least ``width`` pixels wide, as many in a row as fit."""
+    """The figures in rows, each at least ``width`` pixels wide, as many in a row as fit. A hidden one leaves its room to others."""
     # A column that flows in rows: a Row would be as wide as all of them, and a figure in a FlexBox that is out of sight is
     # never drawn.
+    rooms = []
+    for place in charts:
+        rooms.append(pn.Column(place, min_width=width, styles={"flex": f"1 1 {width}px"}, margin=0))
+        place.link(rooms[-1], visible="visible")
     return pn.Column(
-        *(pn.Column(place, min_width=width, styles={"flex": f"1 1 {width}px"}, margin=0) for place in charts),
+        *rooms,
         sizing_mode="stretch_width", margin=0, styles={"flex-flow": "row wrap", "gap": gap},
         stylesheets=[".scroll-button { display: none; }"],  # it would take the place of a figure in the last row
     )  # fmt: skip

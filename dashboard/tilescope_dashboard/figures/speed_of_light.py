@@ -9,15 +9,11 @@ from bokeh.models import ColumnDataSource, FixedTicker, Range1d
 from bokeh.plotting import figure
 
 from tilescope_dashboard.data.units import write
-from tilescope_dashboard.figures.style import Theme, blank, empty, heading, hover, write_on
-
-_NOTHING = "No run on this GPU has hardware counters of this case. Profile it with cupti or ncu."
+from tilescope_dashboard.figures.style import Theme, blank, heading, hover, write_on
 
 
 def speed_of_light(shares: pd.DataFrame, parts: Sequence[str], look: Theme) -> figure:
     """A bar for each of ``parts`` in the rows of ``topics.summary.speed_of_light``. Other parts are named as not measured."""
-    if shares.empty:
-        return empty(look, "speed-of-light", _NOTHING, 120)
     top = max(1.0, float(shares["share"].max()))
     plot = blank(
         look, "speed-of-light", 250, x_unit="ratio", named_rows=True, x_range=Range1d(0, 1.18 * top),

@@ -7,7 +7,7 @@ from bokeh.models import ColumnDataSource, Range1d
 from bokeh.plotting import figure
 
 from tilescope_dashboard.data.units import write
-from tilescope_dashboard.figures.style import Theme, blank, empty, heading, hover, write_on
+from tilescope_dashboard.figures.style import Theme, blank, heading, hover, write_on
 
 #: Most bars that are drawn; the table has all.
 _MOST = 12
@@ -16,8 +16,6 @@ _MOST = 12
 def stalls(waited: pd.DataFrame, look: Theme) -> figure:
     """A bar for each of ``topics.counters.stalls``' first rows with cycles; the state in which warps issue has another colour."""
     drawn = waited[waited["cycles"] > 0].head(_MOST)
-    if drawn.empty:
-        return empty(look, "stalls", "This launch has no stall reasons. Profile it with ncu.", 220)
     names = drawn["name"].tolist()
     # Leave room for the longest bar's label, half of the width on a phone.
     end = (1.7 if look.narrow else 1.3) * float(drawn["cycles"].max())

@@ -17,10 +17,9 @@ from tilescope_dashboard.topics.sentence import Sentence
 NOTHING = Sentence(
     "Memory and stalls", "No run has hardware counters of this kernel. Profile it with cupti or ncu, on a GPU."
 )
-_READING = (
-    "An arrow is as wide as the bytes that this launch moved. Each bar: cycles a warp waits for this reason per instruction "
-    "issued. Selected: the warp issues."
-)
+_READING = "An arrow is as wide as the bytes that this launch moved."
+_BARS = "Each bar: cycles a warp waits for this reason per instruction issued. Selected: the warp issues."
+_NO_BARS = "This launch has no stall reasons: profile it with ncu."
 _STALL = "stall_"
 #: Share of the bytes through L2 below which the loads and stores that L1 counted do not explain them.
 _PAST = 0.01
@@ -108,4 +107,4 @@ def sentence(case: KernelCase, moved: Memory, waited: pd.DataFrame) -> Sentence:
         first = stalled.iloc[0]
         said_of.append(f"warps spend {write(first['share'], 'ratio')} of their cycles in {first['name']}")
     place = ", ".join(filter(None, (case.impl, case.workload, case.direction, case.config)))
-    return Sentence("; ".join(said_of) or NOTHING.title, f"{place}. {_READING}")
+    return Sentence("; ".join(said_of) or NOTHING.title, f"{place}. {_READING} {_BARS if len(waited) else _NO_BARS}")

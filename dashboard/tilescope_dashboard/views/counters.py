@@ -56,5 +56,7 @@ class Counters(View):
         launch, look = self._launch.value, self.look
         moved, waited = topic.memory(self._values, launch), topic.stalls(self._values, launch)
         self.say(topic.sentence(self._case, moved, waited))
-        self.memory.object, self.stalls.object = memory(moved, look), stalls(waited, look)
+        self.memory.object, self.stalls.visible = memory(moved, look), bool(waited["cycles"].gt(0).any())
+        if self.stalls.visible:
+            self.stalls.object = stalls(waited, look)
         self.table.fill(topic.listed(self._values, launch))

@@ -89,12 +89,15 @@ class Summary(View):
         if state.standing != case or state.loaded is None:
             return
         best = state.answer(recordings.COUNTERS)
-        if best and best.loaded is not state.loaded:
-            shares = _shares(best.loaded, state.kernel, case)
-            self._show_light(shares, f"{best.origin_of(state.kernel)} (speed of light)" if len(shares) else "")
+        shares = _shares((best.loaded if best else state.loaded), state.kernel, case)
+        self._show_light(shares, f"{best.origin_of(state.kernel)} (speed of light)" if best else "")
+        if shares.empty:
+            self.whose_light.object = html_text.paragraph(topic.NOT_COUNTED)
 
     def _show_light(self, shares: pd.DataFrame, other: str = "") -> None:
-        self.light.object = speed_of_light(shares, topic.PARTS, self.state.look)
+        self.light.visible = len(shares) > 0
+        if self.light.visible:
+            self.light.object = speed_of_light(shares, topic.PARTS, self.state.look)
         self.whose_light.object = html_text.whose(other)
 
 
