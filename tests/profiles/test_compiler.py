@@ -107,6 +107,11 @@ def test_backward_pass_alone_for_a_known_target(tmp_path):
         collect(case("SOFTMAX", "67x781-fp32"), tmp_path, "sm_1")
 
 
+def test_library_sets_the_allocator_that_its_launch_needs(tmp_path):
+    wanted = Case("matmul", "triton", "forward", "4096x4096x4096-bf16")
+    assert figures(collect(wanted, tmp_path, "sm_100"))["spill_bytes_stored"] == 0
+
+
 def test_registers_are_those_of_the_machine_code(tmp_path):
     """The cubin's EIATTR_REGCOUNT (0x2f of .nv.info) is what the driver goes by."""
     from elftools.elf.elffile import ELFFile

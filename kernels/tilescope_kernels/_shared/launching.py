@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
+import triton
 from triton import knobs
 from triton.compiler import compiler
 from triton.runtime import driver, jit
@@ -23,6 +24,8 @@ _DESCRIPTOR = "TensorDescriptor"
 #: The least integer that int32 does not hold.
 BEYOND = 2**31
 _INT32 = range(-BEYOND, BEYOND)
+#: Whether this Triton has what kernels in Gluon call.
+GLUON = tuple(map(int, triton.__version__.split(".")[:2])) < (3, 9)
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
@@ -170,9 +173,13 @@ def multiprocessors(tensor: torch.Tensor) -> int:
 def capability(tensor: torch.Tensor) -> int:
     """Compute capability of the GPU that a launch is for, such as 90 for Hopper; 0 where it is interpreted.
 
-    For a meta tensor it is the capability of Triton's compilation target. Kernels in Gluon, which the interpreter cannot run, are
-    chosen by it.
+    For a meta tensor it is the capability of Triton's compilation target. Kernels in Gluon are chosen by it. The interpreter cannot run
+    them, and from 3.9 on Triton lacks functions that they call, so it is 0 there, too.
     """
+    return _capability(tensor) if GLUON else 0
+
+
+def _capability(tensor: torch.Tensor) -> int:
     if tensor.is_cuda:
         found = _properties(tensor.device)
         return int(10 * found.major + found.minor)
@@ -190,4 +197,4 @@ def shared_memory(tensor: torch.Tensor) -> int:
     """
     if tensor.is_cuda:
         return int(_properties(tensor.device).shared_memory_per_block_optin)
-    return {80: 163, 86: 99, 87: 163, 89: 99, 120: 99, 121: 99}.get(capability(tensor), 227) * 1024
+    return {80: 163, 86: 99, 87: 163, 89: 99, 120: 99, 121: 99}.get(_capability(tensor), 227) * 1024

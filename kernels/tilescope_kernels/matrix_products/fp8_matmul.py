@@ -163,8 +163,7 @@ def _fp8_matmul_blocks(
     tiles = triton.cdiv(m, given["BLOCK_M"]) * triton.cdiv(n, given["BLOCK_N"] * given["PARTS"])
     grid = (min(tiles, given["PROGRAMS"] * multiprocessors(a)) if given["TMA"] else tiles,)
     strides = a.stride(0), b.stride(0), c.stride(0)
-    if a.is_cuda:
-        triton.set_allocator(workspace)
+    triton.set_allocator(workspace)
     launch(
         fp8_matmul_blocks_kernel, grid,
         a, b, c, scale_a, scale_b, m, n, k, *strides, *scale_a.stride(), *scale_b.stride(),

@@ -150,8 +150,7 @@ def _write_result(
     padded = _padded(rank)
     down = None if given["INLINE"] else _down(x, lora_a, alpha)
     strides = [matrix.stride(0) for matrix in (x, weight, lora_a, lora_b)]
-    if x.is_cuda:
-        triton.set_allocator(workspace)
+    triton.set_allocator(workspace)
     launch(
         lora_linear_kernel, programs(m, n, given, x), y, x, weight, lora_a, lora_b, down, alpha, m, n, k, rank, *strides,
         RANK=padded, EVEN_K=k % given["BLOCK_K"] == 0, FAR=is_far(*strides), **given,

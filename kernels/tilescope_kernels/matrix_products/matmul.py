@@ -242,7 +242,7 @@ def _matmul(a: torch.Tensor, b: torch.Tensor, config: str) -> torch.Tensor:
 def _tiled(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, config: Mapping[str, int]) -> torch.Tensor:
     """Write the product to ``c`` with ``matmul_kernel`` and return it."""
     (m, k), n = a.shape, b.shape[1]
-    if config["TMA"] and a.is_cuda:
+    if config["TMA"]:
         triton.set_allocator(workspace)
     strides = (*a.stride(), *b.stride(), c.stride(0))
     launch(

@@ -202,8 +202,7 @@ def launch(
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
     (m, k), n = a.shape, b.shape[0]
     strides = a.stride(0), b.stride(0), c.stride(0)
-    if a.is_cuda:
-        triton.set_allocator(workspace)
+    triton.set_allocator(workspace)
     start(
         scaled_matmul_kernel, programs(m, n, given, a), a, b, c, *scales, m, n, k, *strides, SCALES=kind(scales), FAST=fast,
         INTEGER=a.dtype == torch.int8, EVEN_K=k % given["BLOCK_K"] == 0, FAR=is_far(*strides), **given,

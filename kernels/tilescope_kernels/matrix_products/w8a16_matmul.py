@@ -200,8 +200,7 @@ def _w8a16_matmul(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, co
         return y
     options = {name: value for name, value in given.items() if name != "SPLIT"}
     strides = x.stride(0), weight.stride(0)
-    if x.is_cuda:
-        triton.set_allocator(workspace)
+    triton.set_allocator(workspace)
     launch(
         w8a16_matmul_kernel, programs(m, n, given, x), y, x, weight, scale, m, n, k, *strides,
         EVEN_K=k % given["BLOCK_K"] == 0, FAR=is_far(*strides), **options,

@@ -151,6 +151,8 @@ def combination(probe: dict[str, Any], python: tuple[int, int]) -> Finding:
         return Finding(name, False, what, f"pip install triton=={wanted}; all but torch.compile works as it is")
     if "triton" in probe and (reason := lanes.unserved(probe["triton"])):
         said.append(reason)
+    if known.get("triton", RECORDED) >= (3, 9):
+        said.append("the library runs its Triton kernels alone: those in Gluon, for Hopper, need triton 3.8 or older")
     if known.get("triton", RECORDED) != RECORDED:
         recorded = ".".join(map(str, RECORDED))
         said.append(f"recordings are of triton {recorded}: other registers and configs are no fault")
