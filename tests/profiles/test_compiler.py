@@ -66,6 +66,8 @@ def test_products_that_ptxas_lets_run_one_by_one(tmp_path: Path, impl: str, seri
     assert found["wgmma_short_of_registers"] == found["wgmma_serialized_otherwise"] == 0
     told = {finding.rule for finding in advice.findings(table, H200)}
     assert ("serialized-products" in told) == bool(serialized)
+    (launch,) = compiler.load(tmp_path / f"case{compiler.SUFFIX}")["launches"]
+    assert {one["operation"] for one in launch["transfers"]} >= {"local_alloc"} and launch["transfers"][0]["line"]
 
 
 def test_what_the_assembler_refuses_is_told_in_its_own_words():

@@ -1,5 +1,6 @@
 """Layouts of shared memory: bank conflicts of a transfer, counted from the layouts alone, and the layout that removes them."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -115,3 +116,14 @@ def test_cure_leaves_no_conflict_of_its_buffer():
     cured = layouts.cured(found, 5, 100.0, {5: 90.0, 99: 10.0})
     assert dict(zip(layouts.CURE, (10.0, 1, 1, 32, 0, 21), strict=True)) == cured
     assert layouts.cured(found, 4, 100.0, {4: 100.0}) == layouts.cured(found, 7, 1.0, {7: 1.0}) == {}
+
+
+@pytest.mark.parametrize("damage", [
+    {"shape": (0, 32)}, {"shape": (64,)}, {"bits": 3}, {"lanes": ((0, 99),)}, {"registers": ((1, 0),) * 30},
+    {"shared": Shared("swizzled", (2, 0))}, {"shared": Shared("linear", bases=((64, 0),))},
+])  # fmt: skip
+def test_damaged_transfers_are_refused(damage):
+    with pytest.raises(ValueError, match="not those of its tile"):
+        dataclasses.replace(transfer(Shared("swizzled", ROWS)), **damage)
+    with pytest.raises(ValueError, match="no elements"):
+        Shared(vec=0)

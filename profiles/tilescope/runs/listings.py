@@ -20,6 +20,8 @@ from tilescope.table.run import Run
 
 #: The one file of a recording's listings: kernels of a family are similar and compress well together.
 _KEPT = "listings.json.xz"
+#: Most bits of the number of an element's register, lane and warp together.
+_MOST_BITS = 22
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,10 @@ class Shared:
     swizzle: int = 0
     bases: tuple[tuple[int, ...], ...] = ()
     paddings: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if min(self.vec, self.per_phase, self.max_phase, *(each for each, _ in self.paddings)) < 1:
+            raise ValueError("a layout of shared memory has parts of no elements")
 
     @property
     def text(self) -> str:
@@ -71,6 +77,17 @@ class Transfer:
     shared: Shared | None = None
     buffer: int = 0
     matrices: bool = False
+
+    def __post_init__(self) -> None:
+        held = (*self.registers, *self.lanes, *self.warps)
+        order, bases = (self.shared.order, self.shared.bases) if self.shared else ((), ())
+        inside = all(
+            len(place) == len(self.shape) and all(0 <= at < most for at, most in zip(place, self.shape, strict=True))
+            for place in (*held, *bases)
+        )
+        whole = self.shape and self.bits in (8, 16, 32, 64) and max(len(held), len(bases)) <= _MOST_BITS
+        if not (inside and whole) or sorted(order or range(len(self.shape))) != list(range(len(self.shape))):
+            raise ValueError("the elements of a transfer are not those of its tile")
 
 
 @dataclass(frozen=True)

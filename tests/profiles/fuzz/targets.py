@@ -186,7 +186,10 @@ def sample(collector: str, case: Case) -> bytes:
     elif collector == "compiler":
         figures = {"registers": 32, "shared_memory": 1024, "block_threads": 128, "barriers": 1, "grid_blocks": 64, "stack_bytes": 0,
                    "spill_bytes_stored": 0, "spill_bytes_loaded": 0, "widest_load": 16, "compile_time": 0.5}  # fmt: skip
+        moved = {"operation": "local_load", "line": 3, "shape": [4, 32], "bits": 32, "registers": [[1, 0], [2, 0]],
+                 "lanes": [[0, 1], [0, 2], [0, 4], [0, 8], [0, 16]], "warps": [], "shared": {"order": [1, 0]}}  # fmt: skip
         launch = {**_listing(), **figures, "grid": [8, 8, 1], "config": {"num_warps": 4}, "constants": {"scale": None}}
+        launch["transfers"] = [moved, {**moved, "shared": {"kind": "tiles", "swizzle": 128}}]
         data = {"target": "sm_90", "launches": [launch], "sources": {"a.py": "def a():\n    return 1\n"}, "torch": "2"}
     elif collector == "interpreter":
         counted = {"requested_bytes_read": 64, "requested_bytes_written": 64, "unique_bytes_read": 64, "unique_bytes_written": 64,
@@ -217,7 +220,7 @@ def sample(collector: str, case: Case) -> bytes:
         data = {"case": case.to_json(), "rules": [rule, {**rule, "speedup": None}]}
     else:
         name = {"ncu": "raw_37_metrics_h200.csv", "ncu_source": "source_cuda_sass_h200.csv.gz",
-                "torch_profiler": "torch_profiler_trace.json", "lanes": "lanes/product.trace.json.gz"}[collector]  # fmt: skip
+                "ncu_activity": "pm_sampling_h200.csv.gz", "torch_profiler": "torch_profiler_trace.json", "lanes": "lanes/product.trace.json.gz"}[collector]  # fmt: skip
         found = _fixture(name)
         return found if found[:2] == b"\x1f\x8b" else gzip.compress(found, mtime=0)
     raw = json.dumps(data).encode()
@@ -264,6 +267,8 @@ def run_mutant(rng: random.Random, place: Path) -> None:
 
 def artefact_mutant(rng: random.Random, place: Path) -> None:
     """An artefact of one collector that is not as it was, to all that parses it."""
+    from tilescope_dashboard.topics import layouts
+
     name = rng.choice((*collectors.COLLECTORS, *collectors.OPTIONAL))
     module, case = collectors.load(name), cases()[0]
     # ncu's lines are told apart by what the compiler said.
@@ -282,7 +287,9 @@ def artefact_mutant(rng: random.Random, place: Path) -> None:
         if found is not None:
             told(line_values.validate, found[0])
             json.dumps(found[1]).encode()
-    told(listings.of_case, place, case)
+    for launch in told(listings.of_case, place, case) or ():
+        for transfer in launch.transfers:
+            layouts.elements(transfer), layouts.sentence(transfer)
 
 
 def half_mutant(rng: random.Random, place: Path) -> None:

@@ -47,13 +47,13 @@ def command(argv: Sequence[str], folder: Path) -> list[str]:
     return counters.wrapped(argv, folder, "raw", "--section", "PmSampling", "--print-metric-instances", "values")
 
 
-@bounded_reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
     """No rows: samples have times, which the run's table has not. Reads the artefact all the same. Raises ValueError for a damaged one."""
     samples(artefact)
     return schema.frame([])
 
 
+@bounded_reading.parser
 def samples(artefact: Path) -> pd.DataFrame:
     """A row for each unit of ``UNITS`` and sample of each launch: seconds since the launch began to run, and the share of the peak in use.
 
