@@ -7,7 +7,7 @@ from tilescope.models import bound, roofline, summary, traffic
 from tilescope.runs import recordings, store
 from tilescope.table.case_table import gather
 
-COUNTED = {*planning.FIRST, *planning.OPERATIONS}
+COUNTED = {*planning.FIRST}
 
 
 @pytest.fixture(scope="module")

@@ -66,17 +66,18 @@ def able(monkeypatch):
 
 @pytest.mark.usefixtures("able")
 def test_auto_is_what_this_machine_can_run():
-    assert plan.choose_collectors(["auto"], "sm_90", "sm_90") == collectors.COLLECTORS
+    measuring = plan.choose_collectors(["auto"], "sm_90", "sm_90")
+    assert measuring == tuple(name for name in collectors.COLLECTORS if name != "ncu"), "cupti counts without a process"
+    assert plan.choose_collectors(["auto", "ncu"], "sm_90", "sm_90") == collectors.COLLECTORS
     assert plan.choose_collectors(["auto"], "sm_90", "") == ("compiler", "interpreter")
     assert plan.choose_collectors([], "sm_80", "sm_90") == ("compiler", "interpreter")
     assert plan.choose_collectors(["auto", "check"], "sm_90", "") == ("check", "compiler", "interpreter")
 
 
 def test_auto_is_short_where_a_gpu_counts():
-    on_gpu, without = ("compiler", "interpreter", "cupti", "ncu"), ("compiler", "interpreter")
-    assert plan.shortened([], on_gpu) == {"interpreter_limit": plan.BRIEF, "one_size": ["ncu"]}
-    assert "one_size" not in plan.shortened(["auto", "ncu"], on_gpu)
-    assert plan.shortened(["cupti", "ncu"], on_gpu) == plan.shortened(["auto"], without) == {}
+    on_gpu, without = ("compiler", "interpreter", "cupti"), ("compiler", "interpreter")
+    assert plan.shortened([], on_gpu) == {"interpreter_limit": plan.BRIEF}
+    assert plan.shortened(["cupti"], on_gpu) == plan.shortened(["auto"], without) == {}
 
 
 @pytest.mark.usefixtures("able")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from tilescope.models.advice import Finding
+from tilescope.table.sources import lacking
 
 from tilescope_dashboard.topics.sentence import Sentence
 
@@ -27,7 +28,7 @@ def nothing(kernel: str) -> Sentence:
 def sentence(found: Sequence[Finding], sources: Collection[str]) -> Sentence:
     """The first finding with its potential speedup; without one, which collectors besides ``sources`` would say more."""
     if not found:
-        wanted = [name for name in ("compiler", "interpreter", "ncu") if name not in sources]
+        wanted = lacking(sources)
         more = (
             f"Profile it with {' and '.join(wanted)} to check more rules."
             if wanted

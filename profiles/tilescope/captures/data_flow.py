@@ -51,14 +51,12 @@ class Flow:
     """The flow of data in a kernel. ``stages`` are its texts by name.
 
     ``touched`` has the parameters that are ``read`` and ``written``; None where an address comes from memory, or without a text.
-    ``multiplies`` says whether there is a matrix product, which tensor cores may compute: True without a TTIR. ``by_floats`` says
-    whether a float in memory may decide an address, a mask or a branch: True where that is not known.
+    ``by_floats`` says whether a float in memory may decide an address, a mask or a branch: True where that is not known.
     """
 
     def __init__(self, stages: Mapping[str, Any]) -> None:
         ttir = str(stages.get("ttir") or "")
         self.touched: dict[str, list[str]] | None = None
-        self.multiplies = not ttir or "tt.dot" in ttir
         self.by_floats = True
         self._operations: list[_Operation] = []
         #: Arguments of a region's block, by region.

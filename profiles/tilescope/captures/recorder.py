@@ -12,7 +12,6 @@ the kernel's function), ``versions``, ``path`` (the process's ``sys.path``) and 
 ``waited``      seconds of interpretation, where it was stopped because it would take too long
 ``after``       the first kernel before it that was not launched at the capture
 ``touched``     parameters that the launch reads and writes through, by the compiler, where the interpreter did not count
-``multiplies``  whether the kernel has a matrix product, by the compiler
 ``notes``       remarks on what differs from the original launch
 
 Imports torch and triton.
@@ -78,7 +77,7 @@ class Record:
 
     def note_code(self, flow: Flow) -> None:
         """Adds what the compiled kernel's text shows."""
-        self.data |= {"touched": flow.touched, "multiplies": flow.multiplies}
+        self.data["touched"] = flow.touched
 
 
 class Recorder:

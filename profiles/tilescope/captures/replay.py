@@ -60,12 +60,6 @@ class BytesOnly(Cost):
     whole_tensors = True
 
 
-class BytesWithoutProducts(BytesOnly):
-    """``BytesOnly`` of a kernel without a matrix product, which does not use tensor cores."""
-
-    multiplies = False
-
-
 class NoReference:
     """Stands for a reference. ``absent`` says why there is none."""
 
@@ -187,8 +181,7 @@ class Records:
             return Cost(int(counted["requested_flops"]), read, written, pipe)
         if through := record.get("touched"):
             read, written = (tensor_bytes(record["arguments"], through[way]) for way in ("read", "written"))
-            kind = BytesOnly if record.get("multiplies", True) else BytesWithoutProducts
-            return kind(0, read, written, pipe)
+            return BytesOnly(0, read, written, pipe)
         return None
 
     def counted(self, workload: Workload) -> Path | None:

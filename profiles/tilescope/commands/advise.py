@@ -7,6 +7,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from tilescope.commands import choices, running
+from tilescope.table.sources import lacking
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +58,7 @@ def _nothing(table: pd.DataFrame, case: tuple[str, ...]) -> str:
     sources = set(table.loc[(table[_CASE] == list(case)).all(axis="columns"), "source"])
     if sources <= {"model"}:
         return "  Nothing was measured or compiled: the run's notes say why ('tilescope show')."
-    wanted = [name for name in ("compiler", "interpreter", "ncu") if name not in sources]
+    wanted = lacking(sources)
     more = f" Profile it with --collect {','.join(wanted)} to know more." if wanted else ""
     return f"  No known bottleneck found.{more}"
 

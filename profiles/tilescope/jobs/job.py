@@ -46,8 +46,8 @@ class Job:
     """Every case by every collector.
 
     ``settings``: ``target`` (``sm_90``), ``repetitions``, ``warmup``, ``timeout`` in seconds, ``interpreter_limit`` in seconds of CPU
-    time, ``lanes_slowdown`` (1.15), ``measure_ceilings`` (default True), ``renew_ceilings`` (measure them even if they are known, default False), ``one_size``
-    (collectors that count only the largest size of each implementation; ``resume`` counts the others).
+    time, ``lanes_slowdown`` (1.15), ``measure_ceilings`` (default True), ``renew_ceilings`` (measure them even if they are known, default
+    False).
     ``catalog`` has the kernels' declarations; a worker is asked if it is empty. ``notes`` are the run's first notes, ``skipped``
     the cases left out and why, ``given`` existing artefacts. ``device`` and ``versions`` are of the machine that made these, if
     it is another one.

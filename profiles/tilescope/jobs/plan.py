@@ -23,7 +23,7 @@ from tilescope.table.suggest import unknown
 
 AUTO, ALL = "auto", "all"
 #: Seconds of work that ``auto`` gives the interpreter for a case whose bytes a GPU counts.
-BRIEF = 10.0
+BRIEF = 5.0
 #: Architecture to compile for where there is no GPU.
 DEFAULT_TARGET = "sm_90"
 
@@ -96,8 +96,8 @@ def choose_target(asked: str) -> tuple[str, str]:
 def choose_collectors(names: Iterable[str], target: str, here: str) -> tuple[str, ...]:
     """The collectors in the order they run. ``here`` is the target of this machine's GPU, empty where there is none.
 
-    ``auto`` is every collector that can run here, besides those that are named; ``check`` only on a GPU, where it is fast. Raises
-    RequestError for an unknown collector, and for a named one that cannot run here, with its reason.
+    ``auto`` is every collector that can run here, besides those that are named; ``check`` only on a GPU, where it is fast; of
+    those that count, the one that needs no process of its own. Raises RequestError for an unknown collector, and for a named one that cannot run here, with its reason.
     """
     asked = list(dict.fromkeys(names)) or [AUTO]
     named = [name for name in asked if name != AUTO]
@@ -114,15 +114,14 @@ def choose_collectors(names: Iterable[str], target: str, here: str) -> tuple[str
         if reason:
             raise RequestError(f"{name} cannot run here: {reason}")
     known = [n for n in collectors.COLLECTORS if n in named or (AUTO in asked and _can_run(n, here, foreign))]
+    if "cupti" in known and "ncu" not in named:
+        known = [name for name in known if name != "ncu"]
     return (*known, *(name for name in named if name not in known))
 
 
 def shortened(asked: Iterable[str], chosen: Collection[str]) -> dict[str, Any]:
-    """Settings that keep ``auto`` short where a GPU counts bytes: ncu replays each launch of one size, and no case is interpreted long."""
-    asked = {*asked} or {AUTO}
-    if AUTO not in asked or "cupti" not in chosen:
-        return {}
-    return {"interpreter_limit": BRIEF} | ({} if "ncu" in asked else {"one_size": ["ncu"]})
+    """Settings that keep ``auto`` short where a GPU counts bytes: no case is interpreted long."""
+    return {"interpreter_limit": BRIEF} if AUTO in ({*asked} or {AUTO}) and "cupti" in chosen else {}
 
 
 def _can_run(name: str, here: str, foreign: bool) -> bool:

@@ -230,7 +230,8 @@ def _longer(*times: float) -> float:
 def _resources(case: CaseValues, device: Device) -> dict[str, Any]:
     """Registers, shared memory, spills and occupancy of the longest launch."""
     main = preference.main_resources(case, device.target)
-    achieved = case.at("achieved_occupancy", main.launch, "ncu") if main and main.source == "ncu" else None
+    alike = main and case.launch_count(main.source) == case.launch_count(case.counted_by)
+    achieved = case.at("achieved_occupancy", main.launch, case.counted_by) if main and alike else None
     values = {
         name: math.nan if (value := getattr(main, name, None)) is None else value
         for name in ("registers", "shared_memory", "spill_bytes", "theoretical_occupancy", "blocks")

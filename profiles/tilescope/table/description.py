@@ -77,7 +77,6 @@ class Settings(TypedDict, total=False):
     batch: int
     interpreter_limit: float
     lanes_slowdown: float
-    one_size: list[str]
     check_limit: float
     measure_ceilings: bool
     renew_ceilings: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 _FLUSHED = "L2 flushed before each call, by reads that are evicted last"
@@ -69,8 +70,16 @@ KNOWN = {collector.name: collector for collector in (*COLLECTORS, *OPTIONAL)}
 
 #: Collectors of hardware counters, the one with the most counters first.
 COUNTERS = ("ncu", "cupti")
+#: Collectors that rules of the advice read.
+_READ = ("compiler", "interpreter", "ncu")
 _MEASURED = [collector.name for collector in (LANES, ENERGY, *COLLECTORS) if collector.measured]
 #: Sources that observe hardware; the others predict.
 MEASURED = frozenset([*_MEASURED, *TOOLS])
 #: Every source, most direct first. ``model`` is a formula over declared costs.
 SOURCES = (*reversed(_MEASURED), *TOOLS, *(one.name for one in COLLECTORS if not one.measured), "model")
+
+
+def lacking(known: Collection[str]) -> list[str]:
+    """The collectors that rules of the advice read and that are not among the sources ``known``. One that counts is enough."""
+    counted = COUNTERS if {*COUNTERS} & {*known} else ()
+    return [name for name in _READ if name not in (*known, *counted)]

@@ -230,8 +230,7 @@ class Sweep:
                 if reason := counters.unavailable():
                     raise NotApplicable(reason)
                 with contextlib.nullcontext() if case.config else without_autotuners():
-                    more = counters.operations(self._spec, case)
-                    self._facts[name]["counted"] = counters.of_call(self.call(case), more, stalls=True)
+                    self._facts[name]["counted"] = counters.of_call(self.call(case))
             except Exception as error:
                 # The times stand without the counts.
                 self._facts[name]["uncounted"] = f"not counted: {compile_jobs.one_line(error)}"

@@ -1,8 +1,8 @@
 """Hardware counters of every launch of a case, by CUPTI's Range Profiler in the worker itself.
 
-The case is called once with a cold L2 where the counters fit one pass, so that a launch finds in the caches what the one before
-left, as in a program. Counters that do not fit are read in further calls. It is quicker than ncu and has fewer counters. CUPTI
-serves one profiler in a process, so it cannot run beside torch.profiler.
+The case is called with a cold L2 once for each pass of the counters, so that a launch finds in the caches what the one before left,
+as in a program. It needs neither ncu's process nor copies of the memory between passes. CUPTI serves
+one profiler in a process, so it cannot run beside torch.profiler.
 """
 
 from __future__ import annotations
@@ -64,18 +64,12 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     """
     from tilescope.execution import observe  # noqa: PLC0415 - only the worker may import torch
 
-    run, more = ncu.warmed_up(case, spec, settings), operations(spec, case)
-    out.write_text(json.dumps(of_call(run, more, lambda call: observe.once(call, out, case))))
+    run = ncu.warmed_up(case, spec, settings)
+    out.write_text(json.dumps(of_call(run, lambda call: observe.once(call, out, case))))
 
 
-def of_call(
-    run: Callable[[], Any],
-    more: Sequence[str] = (),
-    look: Callable[[Callable[[], Any]], Any] = lambda call: call(),
-    *,
-    stalls: bool = False,
-) -> dict[str, Any]:
-    """Counts each launch of ``run``: the usual metrics, the metrics ``more``, and ``stalls``. Returns an ``Artefact``'s data.
+def of_call(run: Callable[[], Any], look: Callable[[Callable[[], Any]], Any] = lambda call: call()) -> dict[str, Any]:
+    """Counts each launch of ``run``. Returns an ``Artefact``'s data.
 
     ``look`` makes the call that finds the launches. Raises NotApplicable, with the cure, where CUPTI gives no counters here.
     """
@@ -99,8 +93,7 @@ def of_call(
         cupti = library.load()
         cupti.initialize()
         chip = cupti.chip(torch.cuda.current_device())
-        plans = planning.plans(cupti, chip, capability, (*planning.FIRST, *more))
-        plans += planning.stalls(cupti, chip, capability) if stalls else []
+        plans = planning.whole(cupti, chip, capability)
         with launch_names.seen(cupti) as functions:
             look(call)
         if not functions:
@@ -143,20 +136,6 @@ def counted(
     if not any(found):
         raise library.Refused(_NAN.format(version=cupti.version))
     return found, sum(plan.passes for plan in plans)
-
-
-def operations(spec: Any, case: Case) -> list[str]:
-    """Metrics of tensor operations that are worth a further call: those of the workload's dtype and of the declared pipe.
-
-    Empty where the kernel cannot be a matrix product: less than an operation for each byte, or no product in the code.
-    """
-    workload = spec.workload(case.workload)
-    cost = spec.cost(workload, case.direction)
-    few = cost and 0 < cost.flops < cost.bytes_read + cost.bytes_written
-    if few or not getattr(cost, "multiplies", True):
-        return []
-    pipes = {"tf32" if workload.dtype == "fp32" else workload.dtype, cost.pipe if cost else ""}
-    return [metric for metric in planning.OPERATIONS if metric.removeprefix("tensor_ops_") in pipes]
 
 
 @bounded_reading.parser

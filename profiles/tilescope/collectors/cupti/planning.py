@@ -15,12 +15,10 @@ from tilescope.table.metrics import METRICS
 #: Metrics of the first pass, as far as the chip can count them in one (GH100: all).
 FIRST = ("gpu_time", "dram_bytes_read", "dram_bytes_written", "l2_bytes", "l1_bytes", "tensor_ops_bf16", "sm_clock", "dram_clock",
          "dram_bytes_per_cycle", "dram_throughput")  # fmt: skip
-#: Operations of the other tensor pipes, which take more passes on some chips.
-OPERATIONS = tuple(f"tensor_ops_{pipe}" for pipe in ("fp8", "tf32", "fp64", "fp16", "int8"))
-#: Stall reasons.
-STALLS = tuple(metric for metric in METRICS if metric.startswith("stall_"))
-#: Most passes for one metric: on a GH100 fp16 and int8 operations take two, a throughput eight.
+#: Most passes for one metric of ``plans``: on a GH100 fp16 and int8 operations take two, a throughput eight.
 MOST_PASSES = 2
+#: The start of names of values that ncu computes from a launch's shape and resources.
+_COMPUTED = ("launch__", "sm__maximum_warps_per_active_cycle")
 _RANGE_PROFILER = 0
 
 
@@ -31,6 +29,10 @@ class Plan:
     counters: tuple[str, ...]
     passes: int
     image: bytes
+
+
+#: Plans of ``whole`` by the library's path, the chip and the capability.
+_planned: dict[tuple[str, str, str], list[Plan]] = {}
 
 
 @contextlib.contextmanager
@@ -90,14 +92,24 @@ def plans(library: Library, chip: str, capability: str, metrics: Sequence[str] =
     return [*together, *alone]
 
 
-def stalls(library: Library, chip: str, capability: str) -> list[Plan]:
-    """The plan for the stall reasons that the chip counts: six passes on a GH100. Empty where it counts none."""
-    names = [name for metric in STALLS for name, _ in METRICS[metric].terms(capability)]
+def whole(library: Library, chip: str, capability: str) -> list[Plan]:
+    """The plan for all counters, of 13 passes on a GH100. Empty where the chip has none. Raises Refused for an unknown chip.
+
+    A throughput, which alone takes eight passes, is left to ncu.
+    """
+    key = library.path, chip, capability
+    if key in _planned:
+        return _planned[key]
+    with host(library, chip):
+        pass  # raises Refused once, before any metric is tried
+    metrics = dict.fromkeys((*FIRST, *METRICS)).keys() - {"sm_throughput"}
+    terms = {name for metric in metrics for name, _ in METRICS[metric].terms(capability)}
+    names = sorted(name for name in terms if not name.startswith(_COMPUTED))
     # All are tried at once, and one by one only where the chip lacks some.
     found = _possible(library, chip, names) or _possible(
         library, chip, [name for name in names if _possible(library, chip, [name])]
     )
-    return [found] if found and found.passes else []
+    return _planned.setdefault(key, [found] if found and found.passes else [])
 
 
 def _possible(library: Library, chip: str, counters: Sequence[str]) -> Plan | None:

@@ -91,13 +91,15 @@ def no_tensor_cores(subject: Subject) -> Iterator[Finding]:
 
 
 def _of_products(subject: Subject) -> float:
-    """The share of GPU time of launches that may be products: those with the most fp32 operations counted by ncu.
+    """The share of GPU time of launches that may be products: those with the most fp32 operations counted.
 
     Where these were not counted it is that of cuBLAS's kernels, and 1 where there are none.
     """
-    case = subject.case
-    done = {launch: value for launch, value in case.values.get(("flops_fp32", "ncu"), {}).items() if launch is not None}
-    times = {launch: known.value for launch in done if (known := case.launch_time(launch, "ncu"))}
+    case, source = subject.case, subject.case.counted_by
+    done = {
+        launch: value for launch, value in case.values.get(("flops_fp32", source), {}).items() if launch is not None
+    }
+    times = {launch: known.value for launch in done if (known := case.launch_time(launch, source))}
     if not done or len(times) < len(done) or not sum(times.values()) > 0:
         named = [launch for launch in launches(case) if function_names.library(launch.function) == "cuBLAS"]
         return sum(launch.share or 0.0 for launch in named) or 1.0
@@ -154,9 +156,8 @@ def bank_conflicts(subject: Subject) -> Iterator[Finding]:
         share = conflicts(subject, launch)
         if not share:
             continue
-        source = "ncu" if launch.get("bank_conflicts", "ncu") else "compiler"
-        values = [launch.get("bank_conflicts", source)]
-        values += [launch.get(name, "ncu") for name in ("gpu_time", "sm_clock", "stall_short_scoreboard")]
+        values = [launch.get("bank_conflicts", *COUNTERS, "compiler")]
+        values += [launch.get(name, *COUNTERS) for name in ("gpu_time", "sm_clock", "stall_short_scoreboard")]
         line, left = (launch.get(name, "compiler") for name in ("conflict_line", "conflicts_left"))
         predicted = launch.get("bank_conflicts", "compiler")
         cured = share * (1 - left.value / predicted.value) if left and predicted and predicted.value else share
@@ -188,10 +189,10 @@ def _layout(launch: LaunchValues) -> str:
 def conflicts(subject: Subject, launch: LaunchValues) -> float:
     """The share of a launch's cycles that bank conflicts take, with one cycle for each conflict; 0 where it makes no finding.
 
-    The conflicts are ncu's, else those that the compiler collector predicts. They are of all multiprocessors, which work in parallel.
+    The conflicts are counted, else those that the compiler collector predicts. They are of all multiprocessors, which work in parallel.
     Without a time, a launch takes as long as its bytes, its operations or its wavefronts.
     """
-    counted, predicted = (launch.get("bank_conflicts", source) for source in ("ncu", "compiler"))
+    counted, predicted = launch.get("bank_conflicts", *COUNTERS), launch.get("bank_conflicts", "compiler")
     wavefronts = launch.get("shared_wavefronts", "compiler")
     found = counted or predicted
     free = predicted is not None and not predicted.value and wavefronts is not None

@@ -153,7 +153,7 @@ def uncoalesced(subject: Subject) -> Iterator[Finding]:
 
 def _sectors(launch: LaunchValues, way: str) -> tuple[float, list[Evidence | None]]:
     """The ratio of touched to filled sectors of loads or stores, 1 where it is not known, and its evidence."""
-    sectors, width = launch.get(f"sectors_per_{way}", "ncu"), launch.get(f"widest_{way}", "compiler")
+    sectors, width = launch.get(f"sectors_per_{way}", *COUNTERS), launch.get(f"widest_{way}", "compiler")
     share = launch.get(f"sector_efficiency_{_WAYS[way]}", "interpreter")
     if sectors and width and width.value:
         # A thread that takes neighbouring elements one by one touches its sectors again. ``narrow_loads`` has that.
@@ -190,7 +190,7 @@ def narrow_loads(subject: Subject) -> Iterator[Finding]:
             "multiple of 16 bytes, pass it as an argument divisible by 16 (or say so with tl.multiple_of and "
             "tl.max_contiguous), and give each thread at least 16 bytes of the BLOCK (fewer num_warps, or a larger "
             "BLOCK).",
-            [width, launch.get("sectors_per_load", "ncu"), launch.get("stall_lg_throttle", "ncu")],
+            [width, launch.get("sectors_per_load", *COUNTERS), launch.get("stall_lg_throttle", *COUNTERS)],
             subject.bound(_WIDEST / width.value, "16 bytes / widest load", launch, hides=True),
             launch=launch,
         )
@@ -234,7 +234,7 @@ def spills(subject: Subject) -> Iterator[Finding]:
     Predicted spill bytes are counted in the code, once a thread; a loop repeats them.
     """
     for launch in subject.launches:
-        executed = [launch.get(f"spill_{what}", "ncu") for what in ("loads", "stores")]
+        executed = [launch.get(f"spill_{what}", *COUNTERS) for what in ("loads", "stores")]
         code = [launch.get(f"spill_bytes_{what}", "compiler") for what in ("loaded", "stored")]
         known = [value for value in (*executed, *code) if value and value.value > 0]
         if not known:
@@ -248,7 +248,7 @@ def spills(subject: Subject) -> Iterator[Finding]:
             "Keep less alive in a thread: walk the row in chunks of a smaller BLOCK instead of holding all of it, "
             "spread it over more num_warps while the block's registers allow, take a smaller tile, or fewer "
             "num_stages. A block of 32 warps leaves 64 registers a thread.",
-            [*known, launch.get("registers"), launch.get("block_threads"), launch.get("l1_bytes", "ncu")],
+            [*known, launch.get("registers"), launch.get("block_threads"), launch.get("l1_bytes", *COUNTERS)],
             subject.bound(ratio, formula, launch) if ratio else None,
             launch=launch,
         )
@@ -256,7 +256,7 @@ def spills(subject: Subject) -> Iterator[Finding]:
 
 def _spill_ratio(launch: LaunchValues, code: list[Evidence | None]) -> tuple[float | None, str]:
     requested = _added([launch.get(f"requested_bytes_{way}", "interpreter") for way in ("read", "written")])
-    through = launch.get("l1_bytes", "ncu")
+    through = launch.get("l1_bytes", *COUNTERS)
     if not requested:
         return None, ""
     if through and through.value > requested:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from tilescope.hardware import occupancy as model
 from tilescope.models.advice.finding import Evidence, Finding
 from tilescope.models.advice.subject import LaunchValues, Subject
+from tilescope.table.sources import COUNTERS
 from tilescope.table.units import several
 
 #: Occupancy up to which too little memory latency is hidden.
@@ -91,7 +92,7 @@ def partial_waves(subject: Subject) -> Iterator[Finding]:
             )
         bound = subject.bound(1 / busy, "waves rounded up / waves", launch, hides=True)
         yield subject.finding(
-            "partial-waves", title, remedy, [grid, slots, launch.get("waves", "ncu")], bound, launch=launch
+            "partial-waves", title, remedy, [grid, slots, launch.get("waves", *COUNTERS)], bound, launch=launch
         )
 
 

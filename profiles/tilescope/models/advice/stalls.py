@@ -12,6 +12,7 @@ from tilescope.models.advice import compute
 from tilescope.models.advice.finding import Finding
 from tilescope.models.advice.subject import LaunchValues, Subject
 from tilescope.table.metrics import METRICS, stall_name
+from tilescope.table.sources import COUNTERS
 
 #: The least share of a warp's cycles of a reason that makes a finding.
 SHARE = 0.25
@@ -70,7 +71,7 @@ def longest_stall(subject: Subject) -> Iterator[Finding]:
 
 def shares(launch: LaunchValues) -> dict[str, float]:
     """The share of each reason in a warp's cycles, the largest first; empty where none were counted."""
-    found = {reason: value.value for reason in _REASONS if (value := launch.get(f"stall_{reason}", "ncu"))}
+    found = {reason: value.value for reason in _REASONS if (value := launch.get(f"stall_{reason}", *COUNTERS))}
     cycles = sum(found.values())
     known = sorted(_REMEDIES.keys() & found.keys(), key=lambda reason: (-found[reason], reason))
     return {reason: found[reason] / cycles for reason in known} if cycles else {}
@@ -91,7 +92,7 @@ def _stalled(subject: Subject, launch: LaunchValues, reason: str, share: float) 
         "longest-stall",
         f"Warps stall {share * 100:.0f} % of their cycles on {stall_name(reason)}: {bound.WAITS[reason]}",
         remedy,
-        [launch.get(f"stall_{reason}", "ncu"), launch.get("achieved_occupancy", "ncu")],
+        [launch.get(f"stall_{reason}", *COUNTERS), launch.get("achieved_occupancy", *COUNTERS)],
         bound_of,
         launch=launch,
     )
