@@ -131,6 +131,24 @@ def test_edited_import_starts_another_server(forking, tmp_path, monkeypatch):
     assert "edited 7" in asked(f"{looks}:SPEC")[1]
 
 
+def test_heir_serves_in_the_servers_place_and_dies_with_it(forking, tmp_path):
+    file = tmp_path / "parent.py"
+    file.write_text("import os\nprint('parent', os.getppid(), flush=True)\n")
+
+    def parent():
+        _, log, worker = asked(f"{file}:SPEC")
+        assert worker.forked and len(warm.servers) == 1
+        return int(log.partition("parent ")[2].split()[0])
+
+    server = parent()
+    assert server == warm.servers[0].pid
+    wait_for(Path(f"/proc/{server}/task/{server}/children").read_text)
+    wait_for(lambda: parent() != server)
+    heir = parent()
+    warm.servers[0].kill()
+    wait_for(lambda: not alive(heir))
+
+
 def test_workers_start_cold_without_private_folder_or_torch(forking, tmp_path, monkeypatch):
     folder = Path(os.environ["XDG_RUNTIME_DIR"]) / f"tilescope-resident-{os.getuid()}"
     folder.mkdir(mode=0o755)

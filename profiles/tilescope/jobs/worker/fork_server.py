@@ -44,8 +44,8 @@ THEN = (
     "tilescope_kernels._shared.online_softmax", "tilescope_kernels._shared.operators", "tilescope_kernels._shared.row_ends",
     "tilescope_kernels._shared.row_tiles",
 )  # fmt: skip
-#: Imports of torch.compile and of torch's timers, done after ``_SPARE`` seconds without a request, because a request has to wait for
-#: them.
+#: Imports of torch.compile and of torch's timers, done after ``_SPARE`` seconds without a request, by a fork that then serves in this
+#: server's place, because they take many seconds.
 LATER = ("torch._dynamo", "torch._inductor.compile_fx", "torch.utils.benchmark")
 _SPARE = 2.0
 
@@ -57,41 +57,81 @@ class ForkServer:
         self._listening: socket.socket | None = listening
         self._path, self._lock = path, lock
         self._workers: dict[int, socket.socket] = {}
-        self._woken, self._wake = socket.socketpair()
+        #: The fork that will serve in this one's place, and the socket on which it says so.
+        self._heir = 0
+        self._will: socket.socket | None = None
         self._files, self._began = dict[str, tuple[int, int]](), time.time_ns()
         self._failed = self._refusal = ""
         self._quiet = time.monotonic()
-        self._woken.setblocking(False)
-        self._wake.setblocking(False)
-        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        self._listen_to_children()
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
 
     def serve(self) -> str | None:
         """The file of this process's job in a worker; None in the server at its end."""
-        waiting, later = [*THEN], [*LATER]
+        waiting, later = [*THEN], True
         for name in FIRST:
             self._import(name)
-        while self._listening or self._workers:
-            left = None if self._workers else max(0.0, self._quiet + IDLE - time.monotonic())
+        while self._listening or self._workers or self._heir:
+            left = None if self._workers or not self._listening else max(0.0, self._quiet + IDLE - time.monotonic())
             with selectors.PollSelector() as selector:  # not epoll, which forks would share
                 selector.register(self._woken, selectors.EVENT_READ, "woken")
                 if self._listening:
                     selector.register(self._listening, selectors.EVENT_READ, "new")
+                if self._will:
+                    selector.register(self._will, selectors.EVENT_READ, "heir")
                 for pid, connection in self._workers.items():
                     selector.register(connection, selectors.EVENT_READ, pid)
                 keys = [key.data for key, _ in selector.select(0.0 if waiting else _SPARE if later else left)]
             if "new" in keys and (job := self._accept()):
                 return job
             self._attend(keys)
+            if "heir" in keys and self._will:
+                if self._will.recv(64):
+                    self._leave_off()
+                self._will.close()
+                self._will = None
             if waiting:
                 self._import(waiting.pop(0))
             elif keys or self._workers:
                 continue
             elif later:
-                self._import(later.pop(0))
-            elif time.monotonic() >= self._quiet + IDLE:
+                later = False
+                self._make_heir()
+            elif self._listening and time.monotonic() >= self._quiet + IDLE:
                 self._retire()
         return None
+
+    def _listen_to_children(self) -> None:
+        """Makes the ends of a socket that wakes this process when a child ends."""
+        self._woken, self._wake = socket.socketpair()
+        self._woken.setblocking(False)
+        self._wake.setblocking(False)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+
+    def _make_heir(self) -> None:
+        """Forks a server that imports ``LATER`` while this one serves. It dies with this one."""
+        self._will, theirs = socket.socketpair()
+        server, self._heir = os.getpid(), os.fork()
+        if self._heir:
+            theirs.close()
+            return
+        die_with(server)
+        for end in (self._will, self._woken, self._wake):
+            end.close()
+        self._will = None
+        self._listen_to_children()
+        for name in LATER:
+            self._import(name)
+        self._quiet = time.monotonic()
+        _say(theirs, {})
+        theirs.recv(1)  # until the other has stopped accepting
+        theirs.close()
+
+    def _leave_off(self) -> None:
+        """Stops accepting requests; the heir does."""
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
 
     def _import(self, name: str) -> None:
         """Imports a module, and notes the files that came with it. Leaves one that would end forking to the workers."""
@@ -123,17 +163,17 @@ class ForkServer:
         files: list[int] = []
         try:
             connection.settimeout(2.0)  # it has its request ready
-            said, files, _, _ = socket.recv_fds(connection, 4096, 1)
+            said, files, _, _ = socket.recv_fds(connection, 4096, 3)
             request: dict[str, Any] = json.loads(said)
             if self._changed():
                 self._retire()
             elif self._refusal:
                 _say(connection, {"refused": self._refusal})
-            elif files and request.get("job"):
+            elif len(files) == 3 and request.get("job"):
                 self._quiet, server, pid = time.monotonic(), os.getpid(), os.fork()
                 if pid == 0:
                     connection.close()
-                    return self._become_worker(server, request["job"], files[0])
+                    return self._become_worker(server, request["job"], files)
                 self._workers[pid] = connection
                 _say(connection, {"pid": pid})
                 return None
@@ -145,20 +185,18 @@ class ForkServer:
                 os.close(file)
         return None
 
-    def _become_worker(self, server: int, file: str, output: int) -> str:
+    def _become_worker(self, server: int, file: str, standard: list[int]) -> str:
         """Gives a fork the state of ``python -m tilescope.jobs.worker``; it ends with the server. Returns the job's file."""
         try:
             os.setsid()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             die_with(server)
-            for end in filter(None, (self._listening, self._woken, self._wake, *self._workers.values())):
+            for end in filter(None, (self._listening, self._woken, self._wake, self._will, *self._workers.values())):
                 end.close()
             os.close(self._lock)
-            null = os.open(os.devnull, os.O_RDONLY)
-            for given, number in ((null, 0), (output, 1), (output, 2)):
+            for number, given in enumerate(standard):
                 os.dup2(given, number)
-            os.close(null)
             job = json.loads(Path(file).read_text())
             os.environ.clear()
             os.environ.update(job["environment"])
@@ -183,6 +221,7 @@ class ForkServer:
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 pid, status = ended
+                self._heir = 0 if pid == self._heir else self._heir
                 self._quiet = time.monotonic()
                 if connection := self._workers.pop(pid, None):
                     _say(connection, {"status": os.waitstatus_to_exitcode(status)})
@@ -192,8 +231,9 @@ class ForkServer:
         """Stops accepting requests; the next one starts another server. Running workers finish."""
         if self._listening is not None:
             self._path.unlink(missing_ok=True)
-            self._listening.close()
-            self._listening = None
+            self._leave_off()
+            if self._will:
+                os.kill(self._heir, signal.SIGKILL)
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
 
