@@ -14,7 +14,7 @@ from tilescope.runs.publish import publish
 from tilescope.runs.store import RunWriter, StoreError
 from tilescope.table import line_values, schema
 from tilescope.table.case import Case
-from tilescope.table.schema import SchemaError
+from tilescope.table.run import SchemaError
 
 from . import made_up
 

@@ -3,8 +3,7 @@
 import pytest
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.run import SCHEMA_VERSION, Ceiling, Device, Failure, Run
-from tilescope.table.schema import SchemaError
+from tilescope.table.run import SCHEMA_VERSION, Ceiling, Device, Failure, Run, SchemaError
 from tilescope.table.sources import MEASURED, SOURCES
 
 CASE = Case("softmax", "triton", "forward", "1823x781-fp32")

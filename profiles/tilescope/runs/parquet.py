@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tilescope.files import atomic_writing, bounded_reading
-from tilescope.table.schema import SchemaError, check_columns
+from tilescope.table.run import SchemaError
+from tilescope.table.schema import check_columns
 
 #: Most rows of a frame, most rows for each byte of its file (recorded ones take 2.5 bytes a row and more), and rows that a file
 #: of any size may have.

@@ -21,8 +21,7 @@ import pandas as pd
 from tilescope.files import bounded_reading, json_shape
 from tilescope.runs import parquet
 from tilescope.table import absent, launch_configs, line_values, schema
-from tilescope.table.run import Run
-from tilescope.table.schema import SchemaError
+from tilescope.table.run import Run, SchemaError
 
 LINES, CONFIGS = "lines.parquet", "configs.parquet"
 #: The file beside recordings with the texts that they share.

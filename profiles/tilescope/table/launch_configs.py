@@ -17,7 +17,8 @@ from tilescope.files import bounded_reading, json_shape
 from tilescope.table import schema
 from tilescope.table.case import Case, config_text
 from tilescope.table.case_table import CaseValues
-from tilescope.table.schema import CASE_COLUMNS, SchemaError
+from tilescope.table.run import SchemaError
+from tilescope.table.schema import CASE_COLUMNS
 from tilescope.table.sources import MEASURED, SOURCES
 
 #: Suffix of the file of configs beside a case's artefact.

@@ -15,7 +15,8 @@ import pandas as pd
 
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.schema import CASE_COLUMNS, SchemaError
+from tilescope.table.run import SchemaError
+from tilescope.table.schema import CASE_COLUMNS
 
 #: Column name to pandas dtype. ``launch`` numbers the launches that the source saw in the case. ``file`` is a file's name without
 #: folders; another library's follows its implementation, as in ``liger/softmax.py``. ``line`` counts from 1.

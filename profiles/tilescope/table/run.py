@@ -11,7 +11,6 @@ from typing import Any
 from tilescope.files import json_shape, names
 from tilescope.table.case import Case, readable
 from tilescope.table.description import DeclaredKernel, Settings
-from tilescope.table.schema import SchemaError
 
 SCHEMA_VERSION = 1
 
@@ -21,6 +20,10 @@ LONGEST_TITLE, _LONGEST_NAME = 20_000, 4096
 _NAMED = 3
 #: The note of an older run that a collector skipped cases.
 _SKIPPED = re.compile(r"([\w.]+) skipped(?: \d+ of [^:]*)?: (.*)", re.DOTALL)
+
+
+class SchemaError(ValueError):
+    """A table or a run that does not follow the schema. The message says where and what to do."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import pandas as pd
 
 from tilescope.files import bounded_reading, json_shape
 from tilescope.table.metrics import METRICS
+from tilescope.table.run import SchemaError
 from tilescope.table.sources import SOURCES
 
 #: What identifies a case within a run.
@@ -33,10 +34,6 @@ COLUMNS: dict[str, str] = {
     "unit": "str",
     "source": "str",
 }
-
-
-class SchemaError(ValueError):
-    """A table or a run that does not follow the schema. The message says where and what to do."""
 
 
 def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
