@@ -82,6 +82,24 @@ def resident(monkeypatch):
         warm.refusals.clear()
 
 
+@pytest.fixture(scope="session")
+def server_of_all():
+    """The folder of a fork server that tests share."""
+    before = len(warm.servers)
+    with tempfile.TemporaryDirectory(prefix="ts-") as folder:
+        yield folder
+        for server in warm.servers[before:]:
+            server.kill()
+            server.wait()
+
+
+@pytest.fixture
+def forked(monkeypatch, server_of_all):
+    """Workers are forked from a server that other tests use too."""
+    monkeypatch.setenv(warm.SWITCH, "1")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", server_of_all)
+
+
 @pytest.fixture
 def runs(monkeypatch, tmp_path):
     """The user's folder of runs, which does not exist yet. Recordings are in ``recorded`` beside it."""

@@ -436,7 +436,7 @@ total_kernel[(8,)](torch.ones(8192, device="cuda"), torch.zeros(1, device="cuda"
 """
 
 
-def test_race_fails_the_case_and_leads_its_advice(tmp_path, capsys):
+def test_race_fails_the_case_and_leads_its_advice(forked, tmp_path, capsys):
     script = tmp_path / "race.py"
     script.write_text(SCRIPT.format(folder=str(Path(faulty.__file__).parent)))
     assert cli.main(["profile", "--runs", str(tmp_path / "runs"), "--collect", "interpreter", str(script)]) == 1

@@ -5,6 +5,7 @@ import importlib
 import itertools
 import os
 import signal
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -55,13 +56,13 @@ def kept(monkeypatch):
     return found
 
 
-def test_script_is_run_with_its_arguments(tmp_path, capsys):
+def test_script_is_run_with_its_arguments(forked, tmp_path, capfd):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     runs = tmp_path / "runs"
     arguments = ["profile", "--runs", str(runs), "--collect", "interpreter", str(script), "--n", "50"]
     assert cli.main(arguments) == 0
-    out = capsys.readouterr().out
+    out = capfd.readouterr().out
     assert "['--n', '50'] 200.0" in out
     assert "200 / 200" in out
     assert "check skipped: no reference was given" in out
@@ -130,7 +131,26 @@ def test_script_that_exits_keeps_its_launches(tmp_path, kept, way_out, interrupt
     assert os._exit is leave
 
 
-def test_script_without_launches_is_refused_in_a_line(tmp_path, capsys):
+def test_interrupted_script_keeps_its_launches(forked, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.replace("sys.exit(", "import time; time.sleep(300); ("))
+    command = [sys.executable, "-m", "tilescope", "profile", "--collect", "compiler", str(script), "--n", "50"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "['--n', '50'] 200.0\n"
+        process.send_signal(signal.SIGINT)
+        said = process.stdout.read()
+    assert f"note: {script} was interrupted: its launches until then were profiled" in said
+    assert process.returncode == 1 and "in_a_script" in said
+
+
+def test_script_that_crashes_is_told_in_a_line(forked, tmp_path, capfd):
+    script = tmp_path / "crash.py"
+    script.write_text("import os, sys\nprint(sys.stdin.read())\nos.abort()")
+    assert cli.main([str(script)]) == 2
+    assert capfd.readouterr().err.splitlines()[-1] == f"tilescope: {script}: its process crashed (SIGABRT)"
+
+
+def test_script_without_launches_is_refused_in_a_line(forked, tmp_path, capsys):
     script = tmp_path / "quiet.py"
     script.write_text("import sys; sys.exit(3)")
     assert cli.main([str(script)]) == 2

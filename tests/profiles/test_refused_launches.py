@@ -148,7 +148,7 @@ def test_prints_of_a_launch_are_limited(capsys):
     assert lines[-1] == "more than 20 lines of device_print: the others are left out"
 
 
-def test_script_on_a_second_gpu_ends_in_a_line(tmp_path, capsys):
+def test_script_on_a_second_gpu_ends_in_a_line(forked, tmp_path, capsys):
     script = tmp_path / "two.py"
     script.write_text("import torch\ntorch.zeros(4, device='cuda:1')\n")
     assert cli.main(["profile", "--runs", str(tmp_path), str(script)]) == 2

@@ -379,14 +379,3 @@ def test_held_gpu_lock_keeps_jobs_waiting(temporary):
     with held(path("held")), pytest.raises(TimeoutError):
         asyncio.run(take())
     assert waited == [1]
-
-
-def test_one_size_leaves_other_sizes_to_resume(catalog, one_processor):
-    large, small = (Case(OWN, "good", "forward", size) for size in ("64-fp32", "8-fp32"))
-    job = Job([large, small], ("fakes.quick",), {"one_size": ["fakes.quick"]}, catalog=catalog)
-    first = store.open_run(asyncio.run(supervisor.run(job)))
-    assert [(left.cases, left.limited) for left in first.run.skipped] == [((small,), True)]
-    assert set(first.table[first.table["metric"] == "registers"]["workload"]) == {"64-fp32"}
-    again = store.open_run(asyncio.run(supervisor.resume(first.folder)))
-    assert not again.run.skipped
-    assert set(again.table[again.table["metric"] == "registers"]["workload"]) == {"64-fp32", "8-fp32"}

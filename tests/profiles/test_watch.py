@@ -29,7 +29,7 @@ scale_kernel[(8,)](x, y, 1000, FACTOR, BLOCK=128)
 
 
 @pytest.fixture
-def folder(resident, tmp_path):
+def folder(forked, tmp_path):
     (tmp_path / "own.py").write_text(SCRIPT)
     (tmp_path / "shared.py").write_text("FACTOR = 2\n")
     return tmp_path

@@ -8,10 +8,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tilescope.commands import choices, running
+
+if TYPE_CHECKING:
+    from tilescope.jobs.job import OnEvent
+    from tilescope.jobs.process import Standby
 
 #: The flags that only ``tilescope watch`` has.
 OF_WATCH = ("--once", "--text")
@@ -92,17 +97,23 @@ def is_script(text: str) -> bool:
 
 def run(arguments: argparse.Namespace) -> int:
     """Profiles and prints one line a case."""
-    from tilescope.jobs.plan import Request, plan  # noqa: PLC0415
+    from tilescope.jobs import warm  # noqa: PLC0415
 
-    if is_script(arguments.kernels[-1]):
-        return _run_script(arguments)
-    request = Request(
-        kernels=tuple(dict.fromkeys(arguments.kernels)),
-        collectors=arguments.collect or ("auto",),
-        title=arguments.title,
-        **choices.chosen(arguments),
-    )
-    return running.show(*running.run(lambda: plan(request, arguments.runs)))
+    warm.prepare()  # the imports of the workers and of this process run side by side
+    from tilescope.jobs import supervisor  # noqa: PLC0415
+    from tilescope.jobs.plan import Request, plan  # noqa: PLC0415
+    from tilescope.table.sources import KNOWN  # noqa: PLC0415
+
+    with supervisor.standing_by(name for name in arguments.collect if name in KNOWN) as standing:
+        if is_script(arguments.kernels[-1]):
+            return _run_script(arguments, standing or None)
+        request = Request(
+            kernels=tuple(dict.fromkeys(arguments.kernels)),
+            collectors=arguments.collect or ("auto",),
+            title=arguments.title,
+            **choices.chosen(arguments),
+        )
+        return running.show(*running.run(lambda: plan(request, arguments.runs), standing or None))
 
 
 def _options() -> dict[str, argparse.Action]:
@@ -112,24 +123,24 @@ def _options() -> dict[str, argparse.Action]:
     return known._option_string_actions
 
 
-def _run_script(arguments: argparse.Namespace) -> int:
+def _run_script(arguments: argparse.Namespace, standing: Mapping[str, Standby] | None) -> int:
     """Runs the script and profiles its launches, even if it failed later."""
-    from tilescope.jobs import supervisor  # noqa: PLC0415
-    from tilescope.jobs.plan import choose_collectors, choose_target  # noqa: PLC0415
-    from tilescope.notebook import script_running  # noqa: PLC0415
+    from tilescope.notebook import script_jobs  # noqa: PLC0415
 
     *others, script = arguments.kernels
     of_script = own_arguments(script, arguments.of_script)
     if others:
         raise ValueError(f"{script} is a script: profile it by itself, or name its kernel as {script}:SPEC")
-    chosen = choose_collectors(arguments.collect, *choose_target(arguments.target))
-    with supervisor.standing_by(chosen) as standing:
-        capture, job, ended = script_running.captured(
-            script, choices.settings(arguments), arguments=of_script, target=arguments.target, collect=arguments.collect,
-            title=arguments.title, runs_dir=arguments.runs,
+    ended = list[str]()
+
+    async def work(progress: OnEvent) -> None:
+        *_, bad = await script_jobs.profile(
+            script, choices.settings(arguments), arguments=of_script, target=arguments.target, title=arguments.title,
+            collect=arguments.collect, runs_dir=arguments.runs, on_event=progress, standing=standing,
         )  # fmt: skip
-        loaded, interrupted = running.follow(lambda progress: supervisor.run(job, progress, standing=standing))
-    status = running.show(capture.keep(loaded), interrupted)
-    if ended:
-        print(f"note: {ended}: its launches until then were profiled")
+        ended.extend(filter(None, [bad]))
+
+    status = running.show(*running.follow(work))
+    for bad in ended:
+        print(f"note: {bad}: its launches until then were profiled")
     return status or int(bool(ended))

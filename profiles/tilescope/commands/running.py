@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tilescope.jobs.job import Job
+    from tilescope.jobs.process import Standby
     from tilescope.jobs.progress import Progress
     from tilescope.runs.store import LoadedRun
     from tilescope.table.run import Failure
@@ -29,19 +30,20 @@ def found(name: str, find: Callable[[str], Path] | None = None) -> Path:
     return folder
 
 
-def run(plan: Callable[[], Awaitable[Job]]) -> tuple[LoadedRun, bool]:
+def run(plan: Callable[[], Awaitable[Job]], standing: Mapping[str, Standby] | None = None) -> tuple[LoadedRun, bool]:
     """Runs the planned job with progress on standard error. Returns the run, and whether Ctrl-C or SIGTERM ended it.
 
-    Raises KeyboardInterrupt when it was interrupted before any case had finished.
+    ``standing`` is as in ``supervisor.run``. Raises KeyboardInterrupt when it was interrupted before any case had finished.
     """
-    from tilescope.jobs import supervisor, warm  # noqa: PLC0415
-    from tilescope.jobs.progress import READING  # noqa: PLC0415
+    from tilescope.jobs import warm  # noqa: PLC0415
 
-    warm.prepare()
+    warm.prepare()  # its imports and this process's run side by side
+    from tilescope.jobs import supervisor  # noqa: PLC0415
+    from tilescope.jobs.progress import READING  # noqa: PLC0415
 
     async def work(progress: Progress) -> None:
         progress({"event": "waiting", "doing": READING})
-        await supervisor.run(await plan(), progress)
+        await supervisor.run(await plan(), progress, standing=standing)
 
     return follow(work)
 

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +82,13 @@ class Scratch:
 class Place:
     """A worker's temporary folder, and the reading ends of the two pipes for its events and its output. Raises OSError.
 
-    ``job`` is the file of the job's description, ``wrapped`` the folder for the wrapper's output.
+    ``job`` is the file of the job's description, ``wrapped`` the folder for the wrapper's output. An ``attached`` worker has this
+    process's standard input and output, and its pipe stays empty.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, attached: bool = False) -> None:
         self.events = self.output = self._writing = -1
+        self._attached = attached
         self._scratch = Scratch()
         folder = self._scratch.path
         self.mark, self.job, self.wrapped = folder.name, folder / "job.json", folder / "wrapped"
@@ -119,7 +121,8 @@ class Place:
 
     async def fork(self, variables: Mapping[str, str]) -> warm.Forked | None:
         """A worker of the fork server; None where it must be started cold."""
-        forked = await warm.fork(self.job, variables, self._writing)
+        with self._standard() as files:
+            forked = await warm.fork(self.job, variables, files)
         if forked:
             self._hand_over()
         return forked
@@ -127,12 +130,25 @@ class Place:
     def start(self, wrap: Wrap | None, variables: Mapping[str, str], *more: str) -> StartedProcess:
         """A worker in a process group of its own, with further arguments ``more``. Raises OSError."""
         own = [sys.executable, *warm.WORKER, str(self.job), *more]
-        started = subprocess.Popen(
-            wrap(own, self.wrapped) if wrap else own, stdin=subprocess.DEVNULL, stdout=self._writing, stderr=self._writing,
-            env=variables, start_new_session=True,
-        )  # fmt: skip
+        with self._standard() as (given, out, error):
+            started = subprocess.Popen(
+                wrap(own, self.wrapped) if wrap else own, stdin=given, stdout=out, stderr=error, env=variables,
+                start_new_session=True,
+            )  # fmt: skip
         self._hand_over()
         return StartedProcess(started)
+
+    @contextlib.contextmanager
+    def _standard(self) -> Iterator[tuple[int, int, int]]:
+        """The worker's standard input, output and error."""
+        if self._attached:
+            yield 0, 1, 2
+            return
+        null = os.open(os.devnull, os.O_RDONLY)
+        try:
+            yield null, self._writing, self._writing
+        finally:
+            os.close(null)
 
     def _hand_over(self) -> None:
         """Closes this process's writing end of the output's pipe, which the worker has inherited."""
@@ -196,7 +212,7 @@ class WorkerProcess:
     """A process ``python -m tilescope.jobs.worker`` on one job, in a process group of its own.
 
     It is the ``standby`` worker, or forked from the fork server, or started cold. ``wrap`` may change the command line (ncu goes
-    in front of it); ``environment`` adds variables. Use it as an asynchronous context manager, which stops the process at its
+    in front of it); ``environment`` adds variables. An ``attached`` one has this process's standard input and output, and no log. Use it as an asynchronous context manager, which stops the process at its
     end. ``status`` is the exit status once ``events`` has ended; ``silent`` is True when it was killed for not answering.
     """
 
@@ -206,9 +222,11 @@ class WorkerProcess:
         wrap: Wrap | None = None,
         environment: Mapping[str, str] | None = None,
         standby: Standby | None = None,
-        on_output: Callable[[bytes], None] = lambda piece: None,
+        on_output: Callable[[bytes], object] = bytes,
+        *,
+        attached: bool = False,
     ) -> None:
-        self._on_output = on_output
+        self._on_output, self._attached = on_output, attached
         self._job, self._wrap, self._environment, self._standby = job, wrap, environment or {}, standby
         self._lines, self._log = EventLines(), BoundedLog()
         self._place: Place | None = None
@@ -233,7 +251,7 @@ class WorkerProcess:
         """Raises StartError when the command cannot be started."""
         try:
             standby = self._standby if self._standby and self._standby.process.returncode is None else None
-            self._place = place = standby.place if standby else Place()
+            self._place = place = standby.place if standby else Place(self._attached)
             variables = standby.variables if standby else place.variables(self._environment)
             place.describe(self._job, variables)
             if standby:

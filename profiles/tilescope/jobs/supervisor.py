@@ -34,8 +34,6 @@ from tilescope.table.run import Device, Run
 
 #: A resumed run's limit, as a multiple of the limit that left cases out.
 MORE = 10.0
-#: Why ``one_size`` leaves cases out.
-_LEFT_OUT = "auto counts one size of each implementation, because each launch is replayed many times"
 #: Fewest cases worth the start of one more process, if it is not forked from a warm one.
 SHARE = 4
 #: Fewest processors with which some are free while something is measured, and how many stay free then.
@@ -89,7 +87,7 @@ async def resume(folder: Path, on_event: OnEvent = lambda event: None, limit: fl
         raise WorkerError(f"{run.id} does not record its cases: profile it again")
     limits = {"interpreter_limit": interpreter.LIMIT, "check_limit": check.LIMIT} if limited else {}
     raised = {name: limit or MORE * run.settings.get(name, usual) for name, usual in limits.items()}
-    settings = {**run.settings, **raised, "one_size": []}
+    settings = {**run.settings, **raised}
     asked = Job(known.cases, run.settings["collectors"], settings, folder.parent, run.title)
     job, here, about = await _described(asked)
     changed = _changed(run, about)
@@ -177,9 +175,6 @@ async def _collect_all(
     try:
         if ledger.job.given:
             await ledger.take_given()
-        for name in ledger.job.settings.get("one_size", ()):
-            for case in _other_sizes(ledger.left(name), ledger.job.catalog):
-                ledger.skip(case, name, _LEFT_OUT, limited=True)
         left = {name: cases for name in ledger.job.collectors if (cases := ledger.left(name))}
         for name in list(left):
             if reason := await asyncio.to_thread(collectors.load(name).unavailable):
@@ -201,19 +196,11 @@ async def _collect_all(
     return ledger.close()
 
 
-def _other_sizes(cases: Sequence[Case], catalog: Catalog) -> Iterator[Case]:
-    """All cases but the largest of each implementation, pass and config."""
-    largest: dict[tuple[str, ...], Case] = {}
-    for case in sorted(cases, key=lambda case: moved(case, catalog)):
-        largest[case.kernel, case.impl, case.direction, case.config] = case
-    return (case for case in cases if case not in largest.values())
-
-
 async def _collect_apart(
     ledger: Ledger, names: Collection[str], early: Early | None, first: asyncio.Task[None] | None
 ) -> None:
     """Collects what needs no GPU. Its processes share the processors; what ``first`` leaves comes last."""
-    slots = asyncio.Semaphore(max(1, processors() - _FREE) if processors() >= _ROOMY else processors())
+    slots = asyncio.Semaphore(processors() - _FREE if roomy() else processors())
     taken = {*names} & {*(early.collectors if early else ())}
     for now in ({*names} - taken, taken):
         async with asyncio.TaskGroup() as group:
@@ -238,7 +225,7 @@ async def _measure(
     waiting = {"event": "waiting", "doing": "waiting for another job on this GPU"}
     if first:
         await first
-    if processors() < _ROOMY:
+    if not roomy():
         await apart
     lock = gpu_lock(await asyncio.to_thread(device.lock_name), lambda: ledger.emit(waiting))
     async with lock:
@@ -296,7 +283,7 @@ def standing_by(names: Iterable[str]) -> Iterator[dict[str, process.Standby]]:
 def stand_by(name: str) -> process.Standby | None:
     """A standby worker for a wrapped collector; None for another one, and where no processor is free for it."""
     collector = collectors.load(name)
-    if _is_cold() or processors() < _ROOMY or not hasattr(collector, "command"):
+    if _is_cold() or not roomy() or not hasattr(collector, "command"):
         return None
     with contextlib.suppress(OSError, RuntimeError):  # also where there is no GPU or no ncu
         return process.Standby(collector.command, getattr(collector, "environment", dict)())
@@ -345,6 +332,11 @@ def moved(case: Case, catalog: Catalog) -> float:
 def _is_cold() -> bool:
     """Whether every worker starts anew."""
     return os.environ.get(warm.SWITCH, "1") == "0"
+
+
+def roomy() -> bool:
+    """Whether some processors stay free for others while something is measured."""
+    return processors() >= _ROOMY
 
 
 def processors() -> int:

@@ -24,7 +24,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +96,10 @@ def prepare() -> None:
             connection.close()
 
 
-async def fork(job: Path, variables: Mapping[str, str], output: int) -> Forked | None:
-    """A forked worker on the job in the file ``job``, with output to ``output``; None where it must be started cold.
+async def fork(job: Path, variables: Mapping[str, str], files: Sequence[int]) -> Forked | None:
+    """A forked worker on the job in the file ``job``; None where it must be started cold.
 
-    ``variables`` is its whole environment. Cancelling ends the worker.
+    ``files`` are its standard input, output and error, ``variables`` its whole environment. Cancelling ends the worker.
     """
     path = socket_path(variables)
     for _ in range(3):  # a server may be ending, and the next one too if a file has just been edited
@@ -111,7 +111,7 @@ async def fork(job: Path, variables: Mapping[str, str], output: int) -> Forked |
         answer: dict[str, Any] = {}
         try:
             with contextlib.suppress(OSError, ValueError):
-                socket.send_fds(connection, [json.dumps({"job": str(job)}).encode()], [output])
+                socket.send_fds(connection, [json.dumps({"job": str(job)}).encode()], files)
                 async with asyncio.timeout(120.0):
                     answer = json.loads(await reader.readline())
         finally:

@@ -58,8 +58,8 @@ class Capture:
     def __enter__(self) -> Capture:
         if self._recorder is not None:
             raise ValueError("a capture is used once: make another")
-        # The profile will need a worker, whose imports can begin now.
-        warm.prepare()
+        if warm.MARK not in os.environ:
+            warm.prepare()  # the profile will need a worker, whose imports can begin now
         from tilescope.captures import processes, recorder, recording  # noqa: PLC0415 (they import torch and triton)
         from tilescope.tuning import ahead  # noqa: PLC0415
 
@@ -174,7 +174,8 @@ class Capture:
         job = self.job(collectors, title=title, runs_dir=runs_dir, settings=settings)
         shown = on_event or live_progress.progress()
         folder = job_waiting.wait_for(lambda on_event: supervisor.run(job, on_event), shown)
-        return Profile.of(self.keep(store.open_run(folder)))
+        keep(self.written, folder)
+        return Profile.of(store.open_run(folder))
 
     def job(
         self,
@@ -235,19 +236,14 @@ class Capture:
             skipped=skipped,
         )
 
-    def keep(self, loaded: store.LoadedRun) -> store.LoadedRun:
-        """Copies the records into the run's folder, so that the run can be passed on with them; returns the run."""
-        return keep(loaded, self.written)
-
     def __repr__(self) -> str:
         kernels = len({record.function.__name__ for record in self.records})
         return f"<captured {several(self.calls, 'launch', 'launches')}: {len(self.records)} distinct, of {several(kernels, 'kernel')}>"
 
 
-def keep(loaded: store.LoadedRun, written: Path) -> store.LoadedRun:
-    """Copies the records in the folder ``written`` into the run's folder; returns the run."""
-    shutil.copytree(written, loaded.folder / CAPTURED, copy_function=_linked, dirs_exist_ok=True)
-    return loaded
+def keep(written: Path, folder: Path) -> None:
+    """Copies the records in the folder ``written`` into the run's ``folder``, so that the run can be passed on with them."""
+    shutil.copytree(written, folder / CAPTURED, copy_function=_linked, dirs_exist_ok=True)
 
 
 def _linked(source: str, target: str) -> None:

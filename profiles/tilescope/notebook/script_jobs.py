@@ -8,21 +8,23 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
+import os
+import signal
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tilescope.hardware import device, gpu_lock
-from tilescope.jobs import supervisor
+from tilescope.jobs import supervisor, triton_cache
 from tilescope.jobs.job import ON_GPU, Job, OnEvent, patience
-from tilescope.jobs.process import WorkerProcess
+from tilescope.jobs.process import Standby, WorkerProcess
 from tilescope.notebook import capturing, script_running
 from tilescope.runs import store
 
-#: Collectors that the script's process runs itself, in this order.
-EARLY = ("events", "cupti", "compiler")
+#: Collectors that the script's process runs itself, in this order: CUPTI counts before torch.profiler has used it, but not afterwards.
+EARLY = ("events", "cupti", "torch_profiler")
 
 
 async def profile(
@@ -30,8 +32,9 @@ async def profile(
     settings: Mapping[str, Any],
     *,
     on_event: OnEvent,
-    on_output: Callable[[bytes], None],
+    on_output: Callable[[bytes], None] | None = None,
     runs_dir: Path | None = None,
+    standing: Mapping[str, Standby] | None = None,
     **options: Any,
 ) -> tuple[Job, Path, str]:
     """Runs the script and profiles its launches.
@@ -39,31 +42,55 @@ async def profile(
     Returns the job, the run's folder, and how the script ended badly or an empty text.
 
     ``settings`` and the ``options`` are those of ``script_running.captured``. ``on_event`` gets the job's events, and before them
-    ``files`` with the ``texts`` of the script's own files. ``on_output`` gets the script's output. Raises ValueError for a script
-    that cannot be run, that launches nothing, or that ends its process.
+    ``files`` with the ``texts`` of the script's own files. ``on_output`` gets the script's output; without it the script has this
+    process's standard input and output, and an interrupt ends the script alone. ``standing`` is as in ``supervisor.run``. Raises
+    ValueError for a script that cannot be run, that launches nothing, or that ends its process.
     """
+    # Compiling needs no GPU: free processors do it meanwhile.
+    names = EARLY if supervisor.roomy() else (*EARLY, "compiler")
+    store.check_writable(runs_dir or store.runs_dir())  # not after a script that ran for an hour
+    triton_cache.check()
     asked = {
         "action": f"{serve.__module__}.serve", "script": script, "settings": dict(settings), "options": options,
-        "runs_dir": str((runs_dir or store.runs_dir()).absolute()), "early": EARLY,
+        "runs_dir": str((runs_dir or store.runs_dir()).absolute()), "early": names,
         "lock": str(gpu_lock.path(device.lock_name())),
     }  # fmt: skip
+    attached = on_output is None
     async with (
-        WorkerProcess(asked, on_output=on_output) as worker,
+        WorkerProcess(asked, on_output=on_output or bytes, attached=attached) as worker,
         contextlib.aclosing(worker.events(math.inf)) as events,
     ):
-        async for event in events:
-            if event["event"] == "files":
-                on_event(event)
-            elif event["event"] == "error":
-                raise ValueError(event["message"])
-            elif event["event"] == "captured":
-                worker.patience = patience(settings)
-                early = supervisor.Early(EARLY, events, worker.stop)
-                job = Job.from_json(event["job"])
-                folder = await supervisor.run(job, on_event, early)
-                capturing.keep(store.open_run(folder), Path(event["folder"]))
-                return job, folder, event["ended"]
-        raise ValueError(f"{script}: its process {worker.ending()}")
+        with _interrupting(worker.pid) if attached else contextlib.nullcontext():
+            captured = await _captured(events, on_event)
+        if captured is None:
+            raise ValueError(f"{script}: its process {worker.ending()}")
+        worker.patience = patience(settings)
+        early, job = supervisor.Early(names, events, worker.stop), Job.from_json(captured["job"])
+        folder = await supervisor.run(job, on_event, early, standing)
+        capturing.keep(Path(captured["folder"]), folder)
+        return job, folder, captured["ended"]
+
+
+async def _captured(events: AsyncIterator[dict[str, Any]], on_event: OnEvent) -> dict[str, Any] | None:
+    """The event of a script that has ended; None where its process has. Raises ValueError for a script that cannot be profiled."""
+    async for event in events:
+        if event["event"] == "files":
+            on_event(event)
+        elif event["event"] == "error":
+            raise ValueError(event["message"])
+        elif event["event"] == "captured":
+            return event
+    return None
+
+
+@contextlib.contextmanager
+def _interrupting(pid: int) -> Iterator[None]:
+    """Meanwhile passes interrupts of this process on to the process ``pid``, and is not interrupted itself."""
+    before = signal.signal(signal.SIGINT, lambda number, frame: os.kill(pid, signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def serve(job: Mapping[str, Any], emit: Callable[[Mapping[str, Any]], None]) -> int:

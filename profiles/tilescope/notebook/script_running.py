@@ -19,10 +19,8 @@ from unittest import mock
 import tilescope_kernels
 
 from tilescope.captures import SPEC_FILE
-from tilescope.jobs import triton_cache
 from tilescope.jobs.job import Job
 from tilescope.notebook.capturing import LIMIT, Capture
-from tilescope.runs import store
 
 
 def captured(
@@ -40,9 +38,6 @@ def captured(
     ``collect`` and ``settings`` are those of ``Capture.job``. Raises ValueError for a script that cannot be run, and for one that
     launches nothing.
     """
-    # Not after a script that ran for an hour.
-    store.check_writable(runs_dir or store.runs_dir())
-    triton_cache.check()
     limit, not_finite = settings.get("interpreter_limit", LIMIT), bool(settings.get("not_finite"))
     capture = Capture(target, limit, not_finite=not_finite)
     ended = run_script(script, arguments, capture)

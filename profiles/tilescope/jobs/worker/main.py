@@ -174,9 +174,10 @@ def _ceilings(job: Mapping[str, Any], emit: Emit) -> int:
 
 
 def _protocol(path: str | None) -> Emit:
-    """Opens the stream of events: ``path``, or standard output without one. Redirects all other output to standard error."""
+    """Opens the stream of events: ``path``, or standard output, and all other output then goes to standard error."""
     stream = open(path, "w", encoding="utf-8") if path else os.fdopen(os.dup(1), "w", encoding="utf-8")  # noqa: PTH123, SIM115
-    os.dup2(2, 1)
+    if not path:
+        os.dup2(2, 1)
 
     def emit(event: Mapping[str, Any]) -> None:
         stream.write(json.dumps(event) + "\n")
