@@ -34,7 +34,7 @@ class Program:
             except StopIteration as ended:
                 self.result, self.trial = ended.value, None
 
-    def run(self, kind="", place="", steps=12):
+    def run(self, kind="", place="", steps=13):
         with self.boundaries.watched():
             for step in range(steps):
                 self.boundaries.annotating = step == 0
@@ -92,6 +92,19 @@ def test_wrong_change_is_told_before_what_it_won(dropout, monkeypatch):
     monkeypatch.setitem(trying.CHANGES, "nothing", lambda program, place, undo: None)
     found = Program(dropout).run("nothing")
     assert found.difference <= found.limit
+
+
+def test_inference_is_compared_by_the_arguments_of_a_call(monkeypatch):
+    monkeypatch.setitem(trying.CHANGES, "wrong", halved)
+    program = Program()
+    with torch.no_grad(), program.boundaries.watched():
+        program.boundaries.annotating = True
+        for step in range(16):
+            if step == 4:
+                program.boundaries.annotating = False
+                program.trial = trying.tried("wrong", "", program.boundaries, time=quick)
+            program.net(torch.ones(3, 8))
+    assert program.result.difference == pytest.approx(0.5)
 
 
 def test_change_that_fails_or_needs_an_edit_says_why(monkeypatch):

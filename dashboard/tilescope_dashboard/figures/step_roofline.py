@@ -58,7 +58,7 @@ def step_roofline(kernels: pd.DataFrame, roofs: pd.DataFrame, look: Theme, *, pr
     hover(plot, drawn, tips)
     plot.add_tools(TapTool(renderers=[drawn]))
     found = [Key(name, "circle", shade, shade) for name, shade in shades.items()]
-    found += [] if counted.all() else [Key("modelled bytes", "circle", look.muted, _CLEAR)]
+    found += [] if counted.all() else [Key("Modelled bytes", "circle", look.muted, _CLEAR)]
     keys(plot, look, found)
     draw_roofs(plot, standing, look, (left, right), min(up) / 4)
     return plot

@@ -52,7 +52,9 @@ class Boundaries:
     def recorded(self) -> Iterator[None]:
         """Records the arguments of the next calls of the outermost modules."""
 
-        def record(module: nn.Module, args: Any, kwargs: Any) -> None:
+        def record(module: nn.Module, args: Any, kwargs: Any = None) -> None:
+            if kwargs is None:
+                return  # removed in a call that has begun
             detached = _pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
             self.calls[id(module)] = detached
             self.autocast[id(module)] = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
