@@ -188,6 +188,11 @@ def test_step_is_predicted_for_another_gpu_and_never_as_measured(tmp_path, capsy
     assert "gpu_time" not in set(found.table["metric"])
     assert cli.main(["open", str(path), "--device", "gtx", "--runs", runs]) == 2
     assert "'gtx' is not one known GPU: name one of NVIDIA A100" in capsys.readouterr().err
+    for event in trace.events:
+        event["args"].pop("Input Dims", None)
+    bare = str(trace.write(tmp_path / "bare.json"))
+    assert cli.main(["open", bare, "--device", "h100", "--runs", runs]) == 2
+    assert "record it with record_shapes=True" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

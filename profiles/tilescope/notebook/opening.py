@@ -99,6 +99,10 @@ def _predicted(found: Contents, step: Step | None, assumed: Device, named: str) 
         )
     kernels = [launch for launch in step.launches if launch.kind == KERNEL]
     unknown = sum(ledger.floor(step, launch, found.device) is None for launch in kernels)
+    if unknown == len(kernels):
+        raise StoreError(
+            f"{named} has no operators' shapes, so no kernel has a roof: record it with record_shapes=True"
+        )
     notes = [
         f"predicted for {assumed.name} from a trace on {found.device.name}: each kernel keeps its distance from its roof, the CPU its pace",
         *([f"{unknown} of {len(kernels)} kernels have no known floor and keep their time"] if unknown else []),
