@@ -65,7 +65,7 @@ def test_model_click_on_a_kernel_opens_its_page(step: Step, tmp_path: Path, monk
         gpu,
         {},
         {},
-        {"target": "sm_90", "tool": "tilescope model"},
+        {"target": "sm_90", "tool": "tilescope model", "script": "<train>.py"},
         "a",
     )
     written = modelling.write(run, modelling.table(step), dataclasses.replace(step, power={"energy": 2.0}), tmp_path)
@@ -75,6 +75,7 @@ def test_model_click_on_a_kernel_opens_its_page(step: Step, tmp_path: Path, monk
     shown.refresh()
     assert not shown.trouble.visible
     assert "A step uses 2.00 J." in str(shown.advice.object)
+    assert "tilescope watch &lt;train&gt;.py" in str(shown.of_kernels.object)
     wanted = str(step_tables.kernels(step, ledger.of(step, gpu))["kernel"][3])
     shown.kernels.open(3)
     assert (state.kernel, state.view) == (wanted, "summary")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pandas as pd
+from tilescope.files.bounded_reading import printable
 from tilescope.models import ledger, next_steps, step_tables, step_text
 from tilescope.models.ledger import Ledger
 from tilescope.models.next_steps import Suggestion
@@ -43,6 +44,7 @@ class Model(NamedTuple):
     tree: pd.DataFrame
     told: list[str]
     measured: bool
+    script: str
 
 
 def of_run(loaded: LoadedRun) -> Model | None:
@@ -66,6 +68,7 @@ def of_run(loaded: LoadedRun) -> Model | None:
             *map(step_text.trial, step.tried),
         ],
         loaded.run.device.measured,
+        printable(str(loaded.run.settings.get("script", ""))),
     )
 
 
@@ -81,6 +84,17 @@ def sentence(model: Model | None) -> Sentence:
 
 
 def advice(model: Model) -> list[str]:
-    """What to do next, a line each; one line for a step that nothing would make faster. Then what was tried."""
+    """What to do next, a line each; one line for a step that nothing would make faster."""
     found = [one.line(model.ledger.step) for one in model.suggestions]
-    return [*(found or [next_steps.already_good(model.ledger, model.suggestions)]), *model.told]
+    return found or [next_steps.already_good(model.ledger, model.suggestions)]
+
+
+def of_kernels(model: Model) -> str:
+    """What the table of kernels shows, and how a script's own kernels go on with their real inputs."""
+    said = "The most time above the roof comes first. Click a kernel to open its page."
+    if not model.script or model.kernels["library"].ne("").all():
+        return said
+    return (
+        f"{said} 'tilescope profile {model.script}' records the Triton kernels with their inputs, "
+        f"and 'tilescope watch {model.script}' follows your edits."
+    )

@@ -36,11 +36,7 @@ class Model(View):
             topic.KERNELS, self._open, ["kernel", "module", "pass", "operator"], pagination="remote"
         )
         self.modules = table(topic.MODULES, pagination="remote")
-        kernels = html_text.pane(
-            html_text.subheading(
-                "Kernels", "The most time above the roof comes first. Click a kernel to open its page."
-            )
-        )
+        self.of_kernels = html_text.pane()
         modules = html_text.pane(
             html_text.subheading(
                 "Modules",
@@ -48,7 +44,7 @@ class Model(View):
             )
         )
         found = self.saved(self.kernels, "kernels"), self.saved(self.modules, "modules")
-        return [self.chart, self.advice, kernels, self.roofline, found[0], modules, self.icicle, found[1]]
+        return [self.chart, self.advice, self.of_kernels, self.roofline, found[0], modules, self.icicle, found[1]]
 
     def update(self) -> None:
         if self.state.loaded is None or not steps.has(self.state.loaded.folder):
@@ -63,7 +59,9 @@ class Model(View):
         self.say(topic.sentence(model))
         self.chart.object = ledger(model.ledger, self.look, predicted=not model.measured)
         lines = "".join(f"<li>{escape(line)}</li>" for line in topic.advice(model))
-        self.advice.object = html_text.subheading("What to do next") + f"<ol>{lines}</ol>"
+        told = "".join(f"<p>{escape(line)}</p>" for line in model.told)
+        self.advice.object = html_text.subheading("What to do next") + f"<ol>{lines}</ol>{told}"
+        self.of_kernels.object = html_text.subheading("Kernels", topic.of_kernels(model))
         self.roofline.object = step_roofline(
             model.kernels, all_roofs(self.loaded_run.run.device), self.look, predicted=not model.measured
         )

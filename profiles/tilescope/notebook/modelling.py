@@ -144,7 +144,7 @@ def profile_script(
     if not measured.trace:
         why = passes.missing if passes.measured.steps else _NO_STEPS
         raise ValueError(f"{script}: {'; '.join(filter(None, [ended, why]))}")
-    return kept(measured, title or script, folder, trials)
+    return kept(measured, title or script, folder, trials, script)
 
 
 class Trials:
@@ -209,8 +209,8 @@ def step_of(measured: Measured) -> tuple[Step | None, list[str]]:
     return dataclasses.replace(step, plain=measured.plain, overhead=measured.seconds), notes
 
 
-def kept(measured: Measured, title: str, folder: Path, trials: Trials | None = None) -> ModelProfile:
-    """Writes the run of a measured step. Raises ValueError for a trace without a launch."""
+def kept(measured: Measured, title: str, folder: Path, trials: Trials | None = None, script: str = "") -> ModelProfile:
+    """Writes the run of a measured step, of a ``script`` if it was one. Raises ValueError for a trace without a launch."""
     step, notes = step_of(measured)
     if step is None:
         raise ValueError(f"{title}: the step launches nothing on a GPU")
@@ -223,7 +223,11 @@ def kept(measured: Measured, title: str, folder: Path, trials: Trials | None = N
         device=gpu or contents.device(),
         kernels={},
         versions={name: version for name, version in versions.items() if version},
-        settings={"target": gpu.target if gpu else "", "tool": "tilescope model"},
+        settings={
+            "target": gpu.target if gpu else "",
+            "tool": "tilescope model",
+            **({"script": script} if script else {}),
+        },
         title=one_line(title),
         notes=(*measured.notes, *notes),
     )

@@ -70,6 +70,7 @@ class Settings(TypedDict, total=False):
     """Settings of a run. There may be others."""
 
     target: str
+    script: str
     collectors: list[str]
     repetitions: int
     warmup: int
