@@ -305,7 +305,7 @@ def test_arrows_lead_from_the_copying_warp_to_the_waiting_ones(spans):
 
 
 def test_longest_wait_names_its_line_and_what_it_awaits(spans):
-    wait = model.longest_wait(spans["hopper"])
+    wait = model.longest_wait(trace.by_line(spans["hopper"]))
     assert (wait.line, wait.awaits) == (165, "TMA load of lines 90 and 97")
     assert wait.share > 0.1
 

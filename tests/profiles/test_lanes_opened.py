@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tilescope.collectors.lanes import trace
 from tilescope.models import lanes
 from tilescope.notebook.opening import open_file
 from tilescope.runs.store import StoreError
@@ -46,7 +47,7 @@ def test_our_own_trace_opens_as_it_was():
     run, found = lanes_of(FIXTURES / "hopper.trace.json.gz")
     assert run.run.settings["tool"] == "Tilescope (lanes)"
     assert list(run.run.kernels) == ["matmul_hopper_kernel"] and len(found.spans) == 1183
-    assert lanes.longest_wait(found.spans).line == 165
+    assert lanes.longest_wait(trace.by_line(found.spans)).line == 165
     assert run.table.set_index("metric")["value"]["lane_tile_wait_line"] == 165
 
 

@@ -39,7 +39,7 @@ def lanes(program: model.Program, look: Theme, *, steps: bool = False) -> figure
     spans, arrows, path = program
     if spans.empty:
         return empty(look, "inside", "This run has no lanes of this kernel.")
-    rows = list(dict.fromkeys(spans["lane"]))
+    rows = list(spans["lane"].unique())
     plot = along_time(look, "inside", rows, spans["end"].max(), x="time after the program began")
     if steps:
         plot.xaxis.axis_label, plot.xaxis.formatter = "step of the loop", BasicTickFormatter()

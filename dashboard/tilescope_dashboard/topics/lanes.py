@@ -52,7 +52,7 @@ def sentence(lanes: model.Lanes, launch: int, found: pd.DataFrame) -> Sentence:
     """
     own = lanes.spans[lanes.spans["launch"] == launch]
     told = lanes.launches[launch]
-    wait = model.longest_wait(own)
+    wait = model.longest_wait(found)
     title = "no warp waits"
     if wait:
         title = f"warps wait {write(wait.share, 'ratio')} of their time"

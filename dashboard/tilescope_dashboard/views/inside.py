@@ -21,12 +21,15 @@ from tilescope_dashboard.figures import lanes as figures
 from tilescope_dashboard.topics import baselines
 from tilescope_dashboard.topics import lanes as topic
 from tilescope_dashboard.topics.changed_findings import Side, sides
+from tilescope_dashboard.topics.sentence import Sentence
 from tilescope_dashboard.views.activity_strip import ActivityStrip
 from tilescope_dashboard.views.base import View
 
 #: What the lanes are drawn along.
 _TIME, _STEPS = "time", "steps of the loop"
 _Lanes = tuple[model.Lanes, Side]
+#: A launch's programs, lines and headline.
+_Made = tuple[dict[int, model.Program], pd.DataFrame, Sentence]
 
 
 class Inside(View):
@@ -85,15 +88,14 @@ class Inside(View):
     def _draw(self) -> None:
         if self._found is None or self._program.value is None:
             return
-        (lanes, own), (launch, number) = self._found, self._program.value
-        (programs, lines), before = self._made(self._found, launch), None
-        self.say(topic.sentence(lanes, launch, lines))
+        (_, own), (launch, number) = self._found, self._program.value
+        (programs, lines, said), before = self._made(self._found, launch), None
+        self.say(said)
         self.chart.object = self._picture(programs[number])
         self.beside.visible = self.other.visible = self._baseline is not None
         if self._baseline:
             found, token = self._baseline
-            others, before = self._made(found, first := int(found[0].spans["launch"].iloc[0]))
-            said = topic.sentence(found[0], first, before)
+            others, before, said = self._made(found, int(found[0].spans["launch"].iloc[0]))
             name = baselines.name_of(token, self.state.runs, {})
             self.beside.object = html_text.heading(f"{name}: {said.title}") + html_text.paragraph(said.text)
             self.other.object = self._picture(next(iter(others.values())))
@@ -103,13 +105,14 @@ class Inside(View):
         found_lines = topic.listed(lines, before)
         self.table.fill(found_lines[self._chosen(found_lines)])
 
-    def _made(self, found: _Lanes, launch: int) -> tuple[dict[int, model.Program], pd.DataFrame]:
-        """The launch's programs and lines, cached with the run."""
+    def _made(self, found: _Lanes, launch: int) -> _Made:
+        """What is made of a launch, cached with the run."""
         (lanes, side), key = found, ("lanes drawn", *found[1][1:], launch)
 
-        def made() -> tuple[dict[int, model.Program], pd.DataFrame]:
+        def made() -> _Made:
             programs = model.programs(lanes.spans, launch)
-            return programs, model.by_line(programs.values())
+            lines = model.by_line(programs.values())
+            return programs, lines, topic.sentence(lanes, launch, lines)
 
         return run_cache.kept(side.loaded, key, made)
 

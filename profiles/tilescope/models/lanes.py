@@ -67,10 +67,9 @@ def program(spans: pd.DataFrame, launch: int, number: int) -> pd.DataFrame:
     )
 
 
-def longest_wait(spans: pd.DataFrame) -> Wait | None:
-    """The wait on which the warps spend most of their time; None where nothing waits."""
-    sums = trace.by_line(spans)
-    waits = sums[sums["kind"] == records.WAIT]
+def longest_wait(lines: pd.DataFrame) -> Wait | None:
+    """The wait of ``trace.by_line`` on which the warps spend most of their time; None where nothing waits."""
+    waits = lines[lines["kind"] == records.WAIT]
     if waits.empty:
         return None
     first = waits.iloc[0]
