@@ -44,13 +44,8 @@ def lanes(program: model.Program, look: Theme, *, steps: bool = False) -> figure
     if steps:
         plot.xaxis.axis_label, plot.xaxis.formatter = "step of the loop", BasicTickFormatter()
         plot.x_range.update(start=float(spans["start"].min()), end=float(spans["end"].max()))
-    drawn = plot.hbar(
-        y="lane", left="left", right="right", height=0.3, fill_color=look.muted, fill_alpha=0.35, line_color=None,
-        source=ColumnDataSource(), name="shared",
-    )  # fmt: skip
-    items = [LegendItem(label="short spans, together", renderers=[drawn])] if len(spans) > MOST else []
     bars = [_bars(plot, kind, look) for kind in trace.KINDS if (spans["kind"] == kind).any()]
-    items += bars
+    items = [*bars]
     hover(plot, [item.renderers[0] for item in bars], _HOVER)
     fill(plot, spans)
     _arrows(plot, spans, arrows, look, items)
@@ -64,12 +59,11 @@ def fill(plot: figure, spans: pd.DataFrame, start: float = -math.inf, end: float
     """Gives the figure the spans between two times, which are fewer, so that shorter ones have a bar of their own."""
     seen = spans[(spans["end"] >= start) & (spans["start"] <= end)]
     known = seen.assign(chosen=seen.get("chosen", True), duration=seen.get("duration", seen["end"] - seen["start"]))
-    singles, shared = reduced(known.assign(impl=known["lane"]), MOST, _SLOTS)
+    singles, shared = reduced(known.assign(impl=known["lane"]), MOST, _SLOTS, "kind")
     for one in plot.renderers:
-        if one.name == "shared":
-            one.data_source.data = dict(shared.rename(columns={"impl": "lane"}).items())
-        elif one.name == "bars":
-            one.data_source.data = _columns(singles[singles["kind"] == one.tags[0]])
+        if one.name == "bars":
+            kind = one.tags[0]
+            one.data_source.data = _columns(singles[singles["kind"] == kind], shared[shared["kind"] == kind], kind)
 
 
 def follow(plot: figure, spans: pd.DataFrame) -> None:
@@ -108,15 +102,26 @@ def _bars(plot: figure, kind: str, look: Theme) -> LegendItem:
     return LegendItem(label=kind, renderers=[drawn])
 
 
-def _columns(rows: pd.DataFrame) -> dict[str, Any]:
-    """Data of the bars and their tooltips, a value for each span."""
+def _columns(rows: pd.DataFrame, shared: pd.DataFrame, kind: str) -> dict[str, Any]:
+    """Data of a kind's bars and their tooltips: a value for each span, and for each bar of short spans, most of which are of the kind.
+
+    The first is of no bar: the legend shows its colour.
+    """
     times = {"start": rows.get("began", rows["start"]), "duration": rows["duration"]}
-    texts = {f"{name}_text": [write(v, "second") for v in values] for name, values in times.items()}
-    quiet = rows["kind"] == trace.ARITHMETIC
+    shared_times = {"start": shared["left"], "duration": shared["busy"]}
+    texts = {
+        f"{name}_text": ["", *(write(v, "second") for values in (times[name], shared_times[name]) for v in values)]
+        for name in times
+    }
+    plain = 0.35 if kind == trace.ARITHMETIC else 0.92
+    together = [f"{count:,} short spans, most of them {kind}" for count in shared["launches"]]
+    quiet = ["-"] * len(shared)
     return {
-        "lane": rows["lane"], "start": rows["start"], "end": rows["end"], "name": rows["name"],
-        "awaits": rows["awaits"].where(rows["awaits"] != "", "-"), "line": [str(n) if n else "-" for n in rows["line"]],
-        "alpha": np.where(rows["chosen"], np.where(quiet, 0.35, 0.92), 0.12), **texts,
+        "lane": ["", *rows["lane"], *shared["impl"]], "start": [math.nan, *rows["start"], *shared["left"]],
+        "end": [math.nan, *rows["end"], *shared["right"]], "name": ["", *rows["name"], *together],
+        "awaits": ["", *rows["awaits"].where(rows["awaits"] != "", "-"), *quiet],
+        "line": ["", *(str(n) if n else "-" for n in rows["line"]), *quiet],
+        "alpha": [plain, *np.where(rows["chosen"], plain, 0.12), *([plain / 2] * len(shared))], **texts,
     }  # fmt: skip
 
 

@@ -91,24 +91,29 @@ def _foremost(launches: pd.DataFrame) -> list[tuple[str, str]]:
     return list(dict.fromkeys([*of_lanes, *spent.nlargest(_FUNCTIONS).index]))[:_FUNCTIONS]
 
 
-def reduced(launches: pd.DataFrame, most: int = MOST, slots: int = _SLOTS) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The ``most`` launches with a bar of their own, and the shared bars of the others: ``impl left right launches busy``.
+def reduced(
+    launches: pd.DataFrame, most: int = MOST, slots: int = _SLOTS, by: str = "function"
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The ``most`` launches with a bar of their own, and the shared bars of the others: ``impl left right launches busy``, and the value
+    of the column ``by`` that takes most of its time.
 
     Others share a bar if they are in one lane and start in the same of so many ``slots`` of time.
     """
     if len(launches) <= most:
-        return launches, pd.DataFrame(columns=["impl", "left", "right", "launches", "busy"])
+        return launches, pd.DataFrame(columns=["impl", "left", "right", "launches", "busy", by])
     first = launches["start"].min()
     window = launches["end"].max() - first or 1e-9
     # No launch is longer than the window, so adding it ranks requested launches first.
     own = _longest(launches["duration"] + window * launches["chosen"], most)
     rest = launches[~own]
-    slot = ((rest["start"] - first) / window * slots).astype(int)
+    slot = ((rest["start"] - first) / window * slots).astype(int).rename("slot")
     grouped = rest.groupby([rest["impl"], slot], sort=False)
     shared = grouped.agg(
         left=("start", "min"), right=("end", "max"), launches=("start", "size"), busy=("duration", "sum")
     )
-    return launches[own], shared.reset_index("impl").reset_index(drop=True)
+    times = rest["duration"].groupby([rest["impl"], slot, rest[by]], sort=False).sum().sort_values()
+    foremost = times.reset_index(by).groupby(level=["impl", "slot"], sort=False)[by].last()
+    return launches[own], shared.join(foremost).reset_index("impl").reset_index(drop=True)
 
 
 def _longest(values: pd.Series, most: int = MOST) -> pd.Series:

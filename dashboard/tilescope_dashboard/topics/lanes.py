@@ -73,9 +73,7 @@ def sentence(lanes: model.Lanes, launch: int, found: pd.DataFrame) -> Sentence:
         )
     kinds = told["kinds"]
     if isinstance(kinds, list) and len(kinds) < len(records.KINDS):
-        parts.append(
-            f"Only operations of these kinds have records: {', '.join(kinds)}. All kinds would slow the kernel down more (--lanes-slowdown)."
-        )
+        parts.append(f"Only {', '.join(kinds)} have records (--lanes-slowdown allows more).")
     count = own["program"].nunique()
     parts.append(f"{count} of the launch's programs {'were' if count > 1 else 'was'} sampled.")
     return Sentence(f"{told['function']}: {title}", " ".join(parts))

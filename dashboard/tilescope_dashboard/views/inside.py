@@ -47,7 +47,7 @@ class Inside(View):
         self.state.param.watch(self._changed, "compared")
         choices = pn.FlexBox(self._program, self._along, self._filter, gap="6px")
         below = [self.beside, self.other, choices, self.traces, self.saved(self.table, "lines")]
-        return [self.activity, self.chart, *below]
+        return [self.activity, self.chart, self.caption, *below]
 
     def update(self) -> None:
         self._found = self._lanes_of(self.loaded, self.state.kernel, self.state.standing)
@@ -98,8 +98,7 @@ class Inside(View):
             others, before, said = self._made(found, int(found[0].spans["launch"].iloc[0]))
             name = baselines.name_of(token, self.state.runs, {})
             self.beside.object = html_text.heading(f"{name}: {said.title}") + html_text.paragraph(said.text)
-            self.other.object = self._picture(next(iter(others.values())))
-            self.other.object.x_range = self.chart.object.x_range
+            self.other.object = self._picture(next(iter(others.values())), self.chart.object.x_range)
         self.traces.objects = kept(self.loaded, model.COLLECTOR, Case(own.kernel, *own.case), self.origin)
         self.table.hide([] if self._baseline else list(topic.BEFORE))
         found_lines = topic.listed(lines, before)
@@ -116,11 +115,13 @@ class Inside(View):
 
         return run_cache.kept(side.loaded, key, made)
 
-    def _picture(self, program: model.Program) -> Any:
+    def _picture(self, program: model.Program, along: Any = None) -> Any:
+        """The figure of a program, ``along`` another's range of times."""
         steps = self._along.value == _STEPS
         shown = model.by_step(program) if steps else program
         chosen = shown.spans.assign(chosen=self._chosen(shown.spans))
         plot = figures.lanes(shown._replace(spans=chosen), self.look, steps=steps)
+        plot.x_range = along or plot.x_range
         figures.follow(plot, chosen)
         return plot
 
