@@ -54,7 +54,7 @@ def instead(make: Callable[[Launch], Any]) -> Iterator[None]:
         # Another process would look for a GPU.
         return mock.patch.object(module.AsyncCompile, "use_process_pool", classmethod(lambda _: False))
 
-    with _patched(made), _once_imported(_HEURISTICS, uncompiled), _once_imported(_ASYNC, here):
+    with _patched(made), once_imported(_HEURISTICS, uncompiled), once_imported(_ASYNC, here):
         yield
 
 
@@ -72,12 +72,12 @@ def _patched(run: Callable[..., Any]) -> Iterator[None]:
 
         return mock.patch.object(module.CachingAutotuner, "run", patched)
 
-    with _once_imported(_HEURISTICS, patch):
+    with once_imported(_HEURISTICS, patch):
         yield
 
 
 @contextlib.contextmanager
-def _once_imported(name: str, patch: Callable[[Any], contextlib.AbstractContextManager[Any]]) -> Iterator[None]:
+def once_imported(name: str, patch: Callable[[Any], contextlib.AbstractContextManager[Any]]) -> Iterator[None]:
     """While active, has entered what ``patch`` makes of the module ``name``, from its import on.
 
     Inductor's modules take seconds to import: they are patched when something else imports them.

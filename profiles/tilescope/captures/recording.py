@@ -116,7 +116,9 @@ def without_gpu(
     with (
         assumed_device.assumed(target, tensors=True) as there,
         there.without_compiler(),
-        assumed_tensors.replaced(assumed_timing.timers(there.answers)),
+        inductor.once_imported(
+            "torch.utils.benchmark", lambda _: assumed_tensors.replaced(assumed_timing.timers(there.answers))
+        ),
         mock.patch.object(CompiledKernel, "__getitem__", runner_of),
         inductor.instead(maker),
         launches.catch(maker, _fitting(target)),

@@ -85,7 +85,7 @@ def _report(
 
 def timers(answers: Answers) -> Iterator[tuple[Any, str, Any]]:
     """Yields replacements of the methods of ``torch.utils.benchmark.Timer``, which would time the CPU."""
-    from torch.utils import benchmark  # noqa: PLC0415 - takes a third of a second
+    from torch.utils import benchmark  # noqa: PLC0415 - takes a third of a second: only once a program has imported it
 
     def measure(timer: Any, *_: Any, **__: Any) -> benchmark.Measurement:
         timer._timer.timeit(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -104,10 +105,16 @@ def placed(error: Exception) -> str:
 
 def is_own(file: str) -> bool:
     """Whether a file is the user's: neither of an installed package, nor of Python, nor of Tilescope."""
-    path, library = Path(file).resolve(), Path(sysconfig.get_path("stdlib")).resolve()
+    path = Path(file).resolve()
+    installed = {"site-packages", "dist-packages", SPEC_FILE} & {*path.parts}
+    return not installed and _others().isdisjoint((path, *path.parents)) and path.is_file()
+
+
+@functools.cache
+def _others() -> frozenset[Path]:
+    """Python's library, Tilescope, and the launchers' own file."""
     internal = Path(tilescope_kernels.__file__).resolve().with_name("dispatch.py")
-    others = {library, Path(__file__).resolve().parents[1], internal} & {path, *path.parents}
-    return path.is_file() and not others and not {"site-packages", "dist-packages", SPEC_FILE} & {*path.parts}
+    return frozenset((Path(sysconfig.get_path("stdlib")).resolve(), Path(__file__).resolve().parents[1], internal))
 
 
 @contextlib.contextmanager
