@@ -74,8 +74,8 @@ def sizes(rows: pd.DataFrame, frame: Frame, look: style.Theme) -> figure:
     if small.any():
         others = ", ".join(dtype for dtype in rows["dtype"].unique() if dtype != usual)
         lines += [
-            style.Key(usual, "circle", look.muted, look.muted),
-            style.Key(others, "circle", look.muted, look.muted, size=6),
+            style.Key(f"large: {usual}", "circle", look.muted, look.muted),
+            style.Key(f"small: {others}", "circle", look.muted, look.muted, size=6),
         ]
     style.keys(plot, look, lines)
     return plot

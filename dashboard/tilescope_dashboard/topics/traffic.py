@@ -33,6 +33,8 @@ SPEEDUPS = (
 COLD = (
     "ncu empties the caches before each launch, so data that a launch leaves in L2 for the next counts as HBM traffic."
 )
+#: Share of the least bytes up to which fewer count as equal.
+_EQUAL = 0.005
 #: Sources of bytes with their labels, the most direct first.
 _COUNTED = {"ncu": "measured (ncu)", "cupti": "measured (CUPTI)", "interpreter": "predicted (interpreter)"}
 
@@ -105,7 +107,9 @@ def sentence(shown: pd.DataFrame, gains: pd.DataFrame, least: float | None, l2_b
         said = f"{sampled(of_sample['counted'].sum(), of_sample['programs'].sum())} {said}"
     title = f"{ours} {verb} {write(totals[ours], 'byte')}"
     if least and of_sample.empty:
-        title += f", {times(totals[ours] / least)} the minimum"
+        less = 1 - totals[ours] / least
+        fewer = f"{write(less, 'ratio', 2)} less than its inputs and outputs"
+        title += f", {fewer if less > _EQUAL else f'{times(1 - less)} the minimum'}"
     gain = gains[gains["impl"] == ours]
     if len(gain) and pd.notna(gain["predicted"].iloc[0]):
         actual = gain["actual"].iloc[0]

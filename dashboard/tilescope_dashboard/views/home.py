@@ -21,8 +21,8 @@ from tilescope_dashboard.components.link_table import link_table
 from tilescope_dashboard.data import catalog
 from tilescope_dashboard.data.kernel_cases import case_name
 from tilescope_dashboard.data.run_cache import Written, best_claims, claimed, has_claimed, written
-from tilescope_dashboard.session.scheduling import AfterPaint, next_tick
-from tilescope_dashboard.session.state import CLAIMS, HOME
+from tilescope_dashboard.session.scheduling import AfterPaint
+from tilescope_dashboard.session.state import HOME
 from tilescope_dashboard.topics import claims as claims_topic
 from tilescope_dashboard.topics import home as topic
 from tilescope_dashboard.views.base import View
@@ -62,10 +62,8 @@ class Home(View):
         self.state.param.watch(self._follow, list(fields))
         self._reflect()
         self.state.param.watch(self._changed, "catalog")
-        more = pmui.Button(label="Claims at every size", variant="outlined", size="small", width=180)
-        more.on_click(lambda _: next_tick(functools.partial(setattr, self.state, "view", CLAIMS)))
         asked = layout.beside(self._text, self._family, self._standing, self.count)
-        return [self.stats, asked, self.saved(self.table, "kernels", tuple), more]
+        return [self.stats, asked, self.saved(self.table, "kernels", tuple)]
 
     def _changed(self, *events: param.parameterized.Event) -> None:
         # Home does not depend on the chosen kernel.

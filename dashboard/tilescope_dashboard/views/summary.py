@@ -6,7 +6,6 @@ import functools
 from typing import Any
 
 import pandas as pd
-import panel_material_ui as pmui
 from tilescope.hardware.roofs import all_roofs
 from tilescope.models import roofline as model
 from tilescope.runs.store import LoadedRun
@@ -18,7 +17,7 @@ from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.figures.roofline import roofline
 from tilescope_dashboard.figures.speed_of_light import speed_of_light
 from tilescope_dashboard.figures.style import heading
-from tilescope_dashboard.session.scheduling import next_tick, once_loaded
+from tilescope_dashboard.session.scheduling import once_loaded
 from tilescope_dashboard.topics import roofline as roofline_topic
 from tilescope_dashboard.topics import summary as topic
 from tilescope_dashboard.views.base import View
@@ -37,10 +36,8 @@ class Summary(View):
         self.stats, self.causes = html_text.pane(), cards.pane()
         self.light, self.roofline = chart(), chart()
         self.whose_light = html_text.pane()
-        more = pmui.Button(label="All causes, and NVIDIA's rules", variant="outlined", size="small", width=230)
-        more.on_click(lambda _: next_tick(functools.partial(setattr, self.state, "view", "advice")))
         self.state.param.watch(self._changed, "compared")
-        return [self.stats, side_by_side([self.light, self.roofline], 330), self.whose_light, self.causes, more]
+        return [self.stats, side_by_side([self.light, self.roofline], 330), self.whose_light, self.causes]
 
     def update(self) -> None:
         state, loaded, case = self.state, self.state.loaded, self.state.standing
@@ -67,7 +64,7 @@ class Summary(View):
         self._show_light(shares)
         if shares.empty:
             once_loaded(functools.partial(self._borrow, case))
-        left = f" The first {_MOST} of {len(found)}." if len(found) > _MOST else ""
+        left = f" These are {_MOST} of {len(found)}: Why has them all." if len(found) > _MOST else ""
         text = f"Estimates are upper limits: fix one, then measure again.{left}"
         head = html_text.subheading("Causes, by potential speedup", text)
         self.causes.object = head + cards.cards(found[:_MOST]) if found else ""
