@@ -59,3 +59,10 @@ def test_floats_only_notices_integers(given, floats):
         def fn(first, second): ...
 
     assert interpret.floats_only(Launch(Function, given, {}, (1, 1, 1), {})) is floats
+
+
+def test_named_tells_memory_behind_a_table_of_addresses():
+    x = torch.zeros(4)
+    table = torch.tensor([x.data_ptr()])
+    assert arguments.named({"x": x, "table": table}, x.data_ptr()) == "the memory of x and table"
+    assert arguments.named({"table": table}, x.data_ptr()) == "a tensor that table points to"

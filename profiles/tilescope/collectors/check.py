@@ -71,11 +71,10 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     faults: list[dict[str, Any]] = []
     with contextlib.nullcontext() if on_gpu else without_gpu(case):
         try:
-            errors = (
-                errors_on_gpu(case, spec, odd=odd)
-                if on_gpu
-                else _interpreted(case, spec, settings, assumed, odd, faults)
-            )
+            if on_gpu:
+                errors = errors_on_gpu(case, spec, odd=odd)
+            else:
+                errors = _interpreted(case, spec, settings, assumed, odd, faults)
         except CheckFailed as error:
             if not on_gpu:
                 faults = _with_origins(case, spec, settings)

@@ -58,10 +58,8 @@ def storages(value: Any) -> Iterator[torch.UntypedStorage]:
 def named(arguments: Mapping[str, Any], address: int) -> str:
     """What a message calls the memory at the address: ``x``, or ``the memory of x and y``; empty without any."""
     names = names_at(arguments, address)
-    own = any(
-        s.data_ptr() <= address < s.data_ptr() + s.nbytes() for t in tensors(arguments) for s in [t.untyped_storage()]
-    )
-    if names and not own:
+    own = (tensor.untyped_storage() for tensor in tensors(arguments))
+    if names and not any(storage.data_ptr() <= address < storage.data_ptr() + storage.nbytes() for storage in own):
         return f"a tensor that {' and '.join(names)} points to"
     return f"the memory of {', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 

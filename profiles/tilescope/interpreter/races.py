@@ -10,6 +10,7 @@ products and atomics count as barriers, since the compiler often puts one there.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -40,15 +41,12 @@ class Elements:
     addresses: Addresses
     lanes: Callable[[], npt.NDArray[np.int64]]
     tile: bool
-    _sorted: tuple[Addresses, npt.NDArray[np.int64]] | None = None
 
-    @property
+    @functools.cached_property
     def ascending(self) -> tuple[Addresses, npt.NDArray[np.int64]]:
         """The addresses in order, and their lanes."""
-        if self._sorted is None:
-            order = np.argsort(self.addresses, axis=None, kind="stable")
-            self._sorted = self.addresses.reshape(-1)[order], self.lanes()[order]
-        return self._sorted
+        order = np.argsort(self.addresses, axis=None, kind="stable")
+        return self.addresses.reshape(-1)[order], self.lanes()[order]
 
 
 @dataclass
@@ -76,11 +74,10 @@ class Program:
             met = stored[at] == places
             # A transposed tile has its elements in the same threads.
             if (crossed := met & (by[at] != lanes)).any() and not (elements.tile and np.array_equal(stored, places)):
-                taken: Addresses = places[crossed]
-                return taken
+                return np.asarray(places[crossed], np.uint64)
             if met.all():
                 break
-        return elements.addresses.reshape(-1)[:0]
+        return np.empty(0, np.uint64)
 
     @property
     def mark(self) -> int:
@@ -162,15 +159,17 @@ class Races:
         self, found: Runs, elements: Elements, size: int, by: Program, changed: Callable[[], Runs | None] | None = None
     ) -> list[Race]:
         """The race of a load, or of a store that has ``changed`` bytes, with earlier stores of other lanes. Notes a store."""
-        crossed = elements.addresses.reshape(-1)[:0]
-        if by.stores and not by.synchronized:
-            crossed = by.crossed(found, elements).astype(np.int64)
+        crossed = np.empty(0, np.uint64) if by.synchronized else by.crossed(found, elements)
         if changed is not None:
             by.stores.append((found, elements))
-            moved = changed() if crossed.size else None
-            crossed = crossed[[moved is not None and _within(moved, place) for place in crossed.tolist()]]
-        placed = self.written.placed(runs(crossed, size)) if crossed.size else ()
-        return [Race(AFTER_STORE, index, runs(crossed, size), set()) for index, _ in placed]
+            if crossed.size:
+                # A store of values that were left out changes nothing that is known.
+                moved = changed() or runs(crossed[:0], size)
+                starts = np.append(moved.starts, np.iinfo(np.int64).max)
+                places = crossed.astype(np.int64)
+                crossed = crossed[starts[np.searchsorted(moved.ends, places, side="right")] <= places]
+        met = runs(crossed, size)
+        return [Race(AFTER_STORE, index, met, set()) for index, _ in self.written.placed(met)]
 
     def repeats(self, repeated: tuple[Runs, Runs] | None, found: Runs) -> Race:
         """The race of a store with ``repeated`` addresses: all of them, and those at which lanes store different values."""
@@ -228,12 +227,6 @@ class Races:
             return []
         places = (every[others] + self.written.start(index)).astype(np.uint64)
         return [Race(kind, index, runs(places, 1), set(np.unique(marks[every[others]]).tolist()))]
-
-
-def _within(ranges: Runs, place: int) -> bool:
-    """Whether a byte lies in the ranges."""
-    at = int(np.searchsorted(ranges.starts, place, side="right")) - 1
-    return at >= 0 and place < int(ranges.ends[at])
 
 
 def _others(marks: Marks, within: Runs, mine: int) -> bool:
