@@ -15,7 +15,7 @@ from tilescope_dashboard.views.kernel_bar import KernelBar
 
 from tests.recorded import recorded
 
-from .conftest import RUN, field, press
+from .conftest import PREDICTED, RUN, field, press
 
 LISTS = ("kernel", "size", "pass", "implementation", "baseline", "run")
 
@@ -35,6 +35,15 @@ def test_bar_shows_the_standing_case_and_chooses_none(bar: KernelBar) -> None:
     assert field(bar, "baseline").value == ""
     # What Summary compares with then.
     assert next(iter(field(bar, "baseline").options)) == "unfused (usual)"
+
+
+def test_bar_over_a_model_has_a_run_but_no_case(bar: KernelBar) -> None:
+    bar.state.view = "model"
+    assert field(bar, "kernel").value == "" and "of-run" in bar.lists.css_classes
+    field(bar, "run").value = PREDICTED
+    assert (bar.state.run, bar.state.view) == (PREDICTED, "model")
+    field(bar, "kernel").value = "softmax"
+    assert bar.state.view == "summary"
 
 
 def test_the_same_choice_under_another_name_is_seen_by_that_name() -> None:

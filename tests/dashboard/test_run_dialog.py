@@ -6,6 +6,7 @@ from types import ModuleType
 
 import pytest
 from tilescope_dashboard.session.state import State
+from tilescope_dashboard.views.context import Context
 from tilescope_dashboard.views.run import RunDialog
 
 from .conftest import RUN, field, press
@@ -41,10 +42,10 @@ def test_run_deleted_elsewhere_is_left_and_told_once(dialog: RunDialog, tmp_path
     shutil.rmtree(tmp_path / RUN)
     state.view = "sizes"
     assert state.run not in ("", RUN) and state.kernel == "softmax" and state.loaded.run.id == state.run
-    assert f"run '{RUN}' was deleted" in state.gone and RUN not in [run.id for run in state.runs]
-    state.ignored = ""
+    assert "Deleted:</b> run" in Context(state).notices.object and RUN not in [run.id for run in state.runs]
+    state.gone = ""
     state.view = "summary"
-    assert state.ignored == ""
+    assert state.gone == ""
 
 
 def test_delete_without_permission_keeps_the_run(dialog: RunDialog, tmp_path: Path) -> None:

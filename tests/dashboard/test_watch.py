@@ -9,7 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import panel_material_ui as pmui
@@ -17,7 +19,9 @@ import pytest
 from tilescope.models.advice import Finding
 from tilescope.models.versions import Case, Pair
 from tilescope.notebook.watching import Comparison, Version, Watch
+from tilescope.runs import store
 from tilescope_dashboard.components import version_panels
+from tilescope_dashboard.data import best_run
 from tilescope_dashboard.data.launched_code import numbered
 from tilescope_dashboard.session import access, watching
 from tilescope_dashboard.session.jobs import JobManager
@@ -26,7 +30,7 @@ from tilescope_dashboard.topics import versions as topic
 from tilescope_dashboard.views.form.profile import ProfileForm
 from tilescope_dashboard.views.watch import Watch as View
 
-from .conftest import PATIENCE, ROOT, field, press, said
+from .conftest import PATIENCE, ROOT, RUN, field, press, said
 
 BEFORE = "a = 1\nb = 2\nc = 3\nd = 4\ne = 5\nf = 6\ng = 7\nh = 8\n"
 
@@ -104,6 +108,15 @@ def test_sentence_running_version_says_how_long() -> None:
         "v2 is running: compiling k", "Grey values are of v1, which took 1.3 s."
     )  # fmt: skip
     assert topic.sentence(Version(1), None, None, 4.2).text == "The last run of this script took 4 s."
+
+
+def test_took_is_from_start_to_description(tmp_path: Path, synthetic: ModuleType) -> None:
+    described = synthetic.write_run(tmp_path, RUN) / "run.json"
+    (run,) = store.list_runs([tmp_path])
+    began = datetime.fromisoformat(run.started).timestamp()
+    for later, seconds in ((5, 5), (-1, None), (1e6, None)):
+        os.utime(described, (began + later,) * 2)
+        assert best_run.took(run) == seconds
 
 
 def test_badge_says_what_changed_most() -> None:
