@@ -115,7 +115,7 @@ def main() -> int:
     print(
         f"\nNow look at the diff and run 'make test'. Then:\n"
         f"  git commit -am 'release: {chosen.version}' && git tag v{chosen.version}\n"
-        f"  twine upload --repository testpypi dist/*.whl   # then the same without --repository\n"
+        f"  twine check dist/*.whl && twine upload --repository testpypi dist/*.whl   # then without --repository\n"
         f"  git push --follow-tags                          # publishes docs/_build"
     )
     return 0

@@ -22,14 +22,17 @@ _CHIP = "9.0"
 
 def commands() -> str:
     """Every command with its arguments, from its parser."""
-    top = cli.parser()
-    (group,) = (action for action in top._actions if isinstance(action, argparse._SubParsersAction))
     pages = ["# Commands", "`tilescope COMMAND --help` prints the same."]
-    for name, parser in group.choices.items():
-        said = " ".join((parser.description or "").split())
+    parsers = dict(_parsers(cli.parser()))
+    former = {name.split()[-1] for name in parsers if " " in name}
+    for name, parser in parsers.items():
+        if name in former:
+            continue
+        said = " ".join((parser.description or "").split()).rstrip(".")
         usage = f"tilescope {name} " + " ".join(parser.format_usage().split()).partition(f" {name} ")[2]
         usage = "\n".join(textwrap.wrap(usage, 80, subsequent_indent="    ", break_on_hyphens=False))
-        pages += [f"## tilescope {name}", said[:1].upper() + said[1:] + ".", f"```\n{usage}\n```"]
+        sentence = said and f"{said[:1].upper()}{said[1:]}."
+        pages += filter(None, (f"## tilescope {name}", sentence, f"```\n{usage}\n```"))
         rows = [
             (
                 ", ".join(f"`{one}`" for one in action.option_strings) or f"`{action.metavar or action.dest}`",
@@ -40,6 +43,14 @@ def commands() -> str:
         ]
         pages += [table(("argument", "meaning"), rows)] if rows else []
     return "\n\n".join(pages) + "\n"
+
+
+def _parsers(parser: argparse.ArgumentParser) -> Iterable[tuple[str, argparse.ArgumentParser]]:
+    """The parsers of all commands by name, and of those below one."""
+    for group in parser._actions:
+        for name, command in group.choices.items() if isinstance(group, argparse._SubParsersAction) else ():
+            yield name, command
+            yield from ((f"{name} {below}", one) for below, one in _parsers(command))
 
 
 def _help(action: argparse.Action) -> str:

@@ -183,7 +183,7 @@ def accept(words: list[str]) -> None:
 
 def test_reference_has_every_registration(generate: Any) -> None:
     pages = {name: make() for name, make in generate.PAGES.items()}
-    for command in ("profile", "tune", "gate", "report", "site", "serve"):
+    for command in ("profile", "tune", "gate", "report", "site", "serve", "recordings publish"):
         assert f"## tilescope {command}\n" in pages["commands"]
     assert all(f"| `{name}` |" in pages["metrics"] for name in metrics.METRICS)
     assert pages["findings"].count("\n## ") == len(advice.RULES)
