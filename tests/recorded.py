@@ -2,8 +2,15 @@
 
 import functools
 import json
+from importlib import metadata
 from pathlib import Path
 
+import pytest
+
+#: Of tests of what Triton 3.6 compiled for the recordings.
+AS_RECORDED = pytest.mark.skipif(
+    not metadata.version("triton").startswith("3.6."), reason="the recordings are of Triton 3.6"
+)
 RECORDED = Path(__file__).parents[1] / "profiles" / "recorded"
 
 

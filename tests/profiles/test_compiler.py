@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import triton
 from tilescope.collectors import compiler
 from tilescope.collectors.assembly import widest_access
 from tilescope.execution import execute, launches, offline
@@ -21,9 +20,9 @@ from triton import knobs
 from triton.backends.nvidia import compiler as nvidia
 
 from tests.profiles import foreign_launches
+from tests.recorded import AS_RECORDED
 
 FILE = Path(__file__).parent / "small_kernels.py"
-RECORDED = pytest.mark.skipif(not triton.__version__.startswith("3.6."), reason="of Triton 3.6")
 H200 = Device("NVIDIA H200", "sm_90", 132, 60 << 20, 141_000_000_000, False, ())
 
 
@@ -43,7 +42,7 @@ def figures(table, launch=0):
     return dict(zip(chosen["metric"], chosen["value"], strict=True))
 
 
-@RECORDED
+@AS_RECORDED
 @pytest.mark.parametrize(("name", "workload", "recorded"), [
     ("SOFTMAX", "16384x4096-bf16", {"registers": 32, "shared_memory": 32, "grid_blocks": 16384, "theoretical_occupancy": 1,
                                     "widest_load": 16, "widest_store": 16, "spill_bytes_stored": 0}),
@@ -177,7 +176,7 @@ def test_the_artefact_keeps_the_code_and_no_path(tmp_path):
     assert re.match("ptxas(-blackwell)? ", data["ptxas"])
 
 
-@RECORDED
+@AS_RECORDED
 def test_compiler_ignores_another_assemblers_cache(monkeypatch, tmp_path):
     """As after a process whose Inductor had set the variable: Triton's key is the same, its PTX is of another version."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
-import triton
 from tilescope.collectors import compiler, products_under_way
 from tilescope.collectors.compiled_text import read
 from tilescope.execution import execute
 from tilescope.table.case import Case
+
+from tests.recorded import AS_RECORDED
 
 #: A loop of two products, with arithmetic of line 5 before the wait for the first, of line 6 before that for both, of 7 behind it.
 LOOP = """\
@@ -56,7 +57,7 @@ def test_products_stay_under_way_over_branches(change, expected):
     assert counted(change(LOOP)) == expected
 
 
-@pytest.mark.skipif(not triton.__version__.startswith("3.6."), reason="later releases leave the line no instruction")
+@AS_RECORDED
 def test_instruction_after_the_wait_is_beside_none(tmp_path):
     spec = f"{Path(__file__).with_name('gluon_products.py')}:SPEC"
     case = Case(spec, "triton", "forward", "8-bf16", "")

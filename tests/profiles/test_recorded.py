@@ -12,6 +12,8 @@ from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.sources import COUNTERS
 
+from tests.recorded import AS_RECORDED
+
 from .capturing import capture
 
 FOLDERS = sorted(path for path in store.recorded_dir().iterdir() if path.is_dir())
@@ -159,6 +161,7 @@ def side_by_side(on_gpu, compiled):
     return numbered[0].merge(numbered[1].drop(columns="launch"), on=[*nth, "nth"])
 
 
+@AS_RECORDED
 def test_offline_compiler_finds_what_the_gpu_had(recordings, rows):
     """Compiled here, without a GPU: registers and shared memory as the GPU's launches had them, spills as ptxas said there."""
     on_gpu, said = launches(rows, "torch_profiler", *RESOURCES), launches(rows, "compiler", *SPILLS, *SHAPE)
