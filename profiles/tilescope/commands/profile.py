@@ -100,20 +100,18 @@ def run(arguments: argparse.Namespace) -> int:
     from tilescope.jobs import warm  # noqa: PLC0415
 
     warm.prepare()  # the imports of the workers and of this process run side by side
-    from tilescope.jobs import supervisor  # noqa: PLC0415
-    from tilescope.jobs.plan import Request, plan  # noqa: PLC0415
-    from tilescope.table.sources import KNOWN  # noqa: PLC0415
-
-    with supervisor.standing_by(name for name in arguments.collect if name in KNOWN) as standing:
+    with running.standing_by(arguments.collect) as standing:
         if is_script(arguments.kernels[-1]):
-            return _run_script(arguments, standing or None)
+            return _run_script(arguments, standing)
+        from tilescope.jobs.plan import Request, plan  # noqa: PLC0415
+
         request = Request(
             kernels=tuple(dict.fromkeys(arguments.kernels)),
             collectors=arguments.collect or ("auto",),
             title=arguments.title,
             **choices.chosen(arguments),
         )
-        return running.show(*running.run(lambda: plan(request, arguments.runs), standing or None))
+        return running.show(*running.run(lambda: plan(request, arguments.runs), standing))
 
 
 def _options() -> dict[str, argparse.Action]:

@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tilescope.table.sources import KNOWN
 
 if TYPE_CHECKING:
     from tilescope.jobs.job import Job
@@ -51,7 +53,6 @@ def run(plan: Callable[[], Awaitable[Job]], standing: Mapping[str, Standby] | No
 def follow(work: Callable[[Progress], Coroutine[Any, Any, object]]) -> tuple[LoadedRun, bool]:
     """Runs ``work``, which makes a run and reports its progress. Returns and raises as ``run`` does."""
     from tilescope.jobs import progress  # noqa: PLC0415
-    from tilescope.runs import store  # noqa: PLC0415
 
     shown = progress.terminal()
     interrupted = False
@@ -64,7 +65,21 @@ def follow(work: Callable[[Progress], Coroutine[Any, Any, object]]) -> tuple[Loa
         shown.close()
     if not shown.folder:
         raise KeyboardInterrupt
+    from tilescope.runs import store  # noqa: PLC0415 - the job's own imports come first
+
     return store.open_run(shown.folder), interrupted
+
+
+@contextlib.contextmanager
+def standing_by(collect: Sequence[str]) -> Iterator[Mapping[str, Standby] | None]:
+    """Standby workers of the wrapped collectors among those that are asked for by name; None without any."""
+    if not (names := [name for name in collect if name in KNOWN]):
+        yield None
+        return
+    from tilescope.jobs import supervisor  # noqa: PLC0415
+
+    with supervisor.standing_by(names) as standing:
+        yield standing or None
 
 
 async def _until_stopped(work: Coroutine[Any, Any, object]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tilescope.runs import store
+from tilescope.runs.places import runs_dir
 from tilescope.table.case import Case
 from tilescope.table.run import Device, Failure, Skipped
 from tilescope.table.sources import KNOWN
@@ -56,7 +56,7 @@ class Job:
     cases: Sequence[Case]
     collectors: Sequence[str]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    runs_dir: Path = field(default_factory=store.runs_dir)
+    runs_dir: Path = field(default_factory=runs_dir)
     title: str = ""
     catalog: Catalog = ()
     notes: Sequence[str] = ()

@@ -24,7 +24,6 @@ from typing import Any
 
 from tilescope.jobs import warm, worker_output
 from tilescope.jobs.worker_output import BoundedLog, EventLines
-from tilescope.runs import journal, store
 
 #: Changes a worker's command line; the wrapper may write into the folder.
 Wrap = Callable[[list[str], Path], list[str]]
@@ -447,6 +446,8 @@ def sweep(runs: Path) -> int:
 
     Returns their number. Never raises; folders of other users stay.
     """
+    from tilescope.runs import journal, store  # noqa: PLC0415 - the worker starts before these imports
+
     swept = 0
     for folder in _folders(Path(tempfile.gettempdir()), PREFIX):
         swept += _remove(folder, _LOCK, _UNLOCKED)

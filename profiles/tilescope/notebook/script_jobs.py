@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from tilescope.hardware import device, gpu_lock
-from tilescope.jobs import supervisor, triton_cache
+from tilescope.jobs import triton_cache
 from tilescope.jobs.job import ON_GPU, Job, OnEvent, patience
 from tilescope.jobs.process import Standby, WorkerProcess
-from tilescope.notebook import capturing, script_running
-from tilescope.runs import store
+from tilescope.runs import places
 
 #: Collectors that the script's process runs itself, in this order: CUPTI counts before torch.profiler has used it, but not afterwards.
 EARLY = ("events", "cupti", "torch_profiler")
@@ -46,13 +45,11 @@ async def profile(
     process's standard input and output, and an interrupt ends the script alone. ``standing`` is as in ``supervisor.run``. Raises
     ValueError for a script that cannot be run, that launches nothing, or that ends its process.
     """
-    # Compiling needs no GPU: free processors do it meanwhile.
-    names = EARLY if supervisor.roomy() else (*EARLY, "compiler")
-    store.check_writable(runs_dir or store.runs_dir())  # not after a script that ran for an hour
+    places.check_writable(runs_dir or places.runs_dir())  # not after a script that ran for an hour
     triton_cache.check()
     asked = {
         "action": f"{serve.__module__}.serve", "script": script, "settings": dict(settings), "options": options,
-        "runs_dir": str((runs_dir or store.runs_dir()).absolute()), "early": names,
+        "runs_dir": str((runs_dir or places.runs_dir()).absolute()),
         "lock": str(gpu_lock.path(device.lock_name())),
     }  # fmt: skip
     attached = on_output is None
@@ -61,11 +58,14 @@ async def profile(
         contextlib.aclosing(worker.events(math.inf)) as events,
     ):
         with _interrupting(worker.pid) if attached else contextlib.nullcontext():
+            from tilescope.jobs import supervisor  # noqa: PLC0415 - the script runs beside these imports
+            from tilescope.notebook import capturing  # noqa: PLC0415
+
             captured = await _captured(events, on_event)
         if captured is None:
             raise ValueError(f"{script}: its process {worker.ending()}")
         worker.patience = patience(settings)
-        early, job = supervisor.Early(names, events, worker.stop), Job.from_json(captured["job"])
+        early, job = supervisor.Early(_early(), events, worker.stop), Job.from_json(captured["job"])
         folder = await supervisor.run(job, on_event, early, standing)
         capturing.keep(Path(captured["folder"]), folder)
         return job, folder, captured["ended"]
@@ -96,10 +96,11 @@ def _interrupting(pid: int) -> Iterator[None]:
 def serve(job: Mapping[str, Any], emit: Callable[[Mapping[str, Any]], None]) -> int:
     """The worker's action: runs a script, tells the job that profiles it, and collects what needs no other process.
 
-    ``job`` has ``script``, ``settings``, the ``options`` of ``captured``, ``early``, the collectors that run here, and ``lock``,
-    the file of the GPU's lock. Returns the exit status.
+    ``job`` has ``script``, ``settings``, the ``options`` of ``captured``, and ``lock``, the file of the GPU's lock. Returns the exit
+    status.
     """
     from tilescope.jobs.worker import main  # noqa: PLC0415 - a worker has it imported
+    from tilescope.notebook import script_running  # noqa: PLC0415
 
     before, folder = set(sys.modules), Path(tempfile.mkdtemp())
     with contextlib.suppress(AttributeError):  # another stream
@@ -115,7 +116,7 @@ def serve(job: Mapping[str, Any], emit: Callable[[Mapping[str, Any]], None]) -> 
     del capture
     gc.collect()
     given = {(one.collector, one.case) for one in asked.given}
-    for name in filter([*asked.collectors].__contains__, job["early"]):
+    for name in filter([*asked.collectors].__contains__, _early()):
         cases = [case for case in asked.cases if (name, case) not in given]
         with gpu_lock.held(Path(job["lock"])) if name in ON_GPU else contextlib.nullcontext():
             if status := main.collect(name, cases, folder / name, asked.settings, emit):
@@ -123,9 +124,18 @@ def serve(job: Mapping[str, Any], emit: Callable[[Mapping[str, Any]], None]) -> 
     return 0
 
 
+def _early() -> tuple[str, ...]:
+    """The collectors that the script's process runs itself. Free processors compile meanwhile, which needs no GPU."""
+    from tilescope.jobs import supervisor  # noqa: PLC0415
+
+    return EARLY if supervisor.roomy() else (*EARLY, "compiler")
+
+
 def own_files(before: Collection[str], script: str) -> list[Path]:
     """The script and the files that it imported, except those of installed packages, of Python and of Tilescope."""
     fresh = [module for name, module in sys.modules.items() if name not in before and not name.startswith("tilescope")]
+    from tilescope.notebook import script_running  # noqa: PLC0415
+
     files = [script, *(getattr(module, "__file__", None) for module in fresh)]
     paths = dict.fromkeys(Path(file).resolve() for file in files if file and file.endswith(".py"))
     return [path for path in paths if script_running.is_own(str(path))]

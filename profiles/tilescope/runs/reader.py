@@ -20,6 +20,7 @@ import pandas as pd
 
 from tilescope.files import bounded_reading, json_shape
 from tilescope.runs import parquet
+from tilescope.runs.places import StoreError
 from tilescope.table import absent, launch_configs, line_values, schema
 from tilescope.table.run import Run, SchemaError
 
@@ -30,13 +31,6 @@ POOL = "texts.json.xz"
 DESCRIPTION, SOURCE = 32 * bounded_reading.MIB, 16 * bounded_reading.MIB
 #: Most folders of a package that are searched for a moved file.
 PACKAGES = 1000
-
-
-class StoreError(ValueError):
-    """A run that cannot be read or written. The message is one line and says what to do."""
-
-    def __init__(self, message: object) -> None:
-        super().__init__(bounded_reading.one_line(message, 2000))
 
 
 @dataclass(frozen=True)

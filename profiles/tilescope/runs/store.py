@@ -26,9 +26,10 @@ import pandas as pd
 
 from tilescope.files import bounded_reading
 from tilescope.runs import device_roofs, journal, labels, reader, summaries
-from tilescope.runs.reader import LINES, LoadedRun, StoreError, read_run, read_table, source_bytes, source_file, text_of
+from tilescope.runs.places import StoreError, check_writable, runs_dir
+from tilescope.runs.reader import LINES, LoadedRun, read_run, read_table, source_bytes, source_file, text_of
 from tilescope.runs.summaries import Summary
-from tilescope.runs.writer import MODEL, PARTIAL, RunWriter, check_writable, gathered, is_being_written, parts, recover
+from tilescope.runs.writer import MODEL, PARTIAL, RunWriter, gathered, is_being_written, parts, recover
 from tilescope.table import other_configs, schema
 from tilescope.table.run import Run
 from tilescope.table.sources import SOURCES
@@ -45,14 +46,6 @@ _ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4,}")
 #: Parts of a second in an id, a lock for new ids, and the last one of this process.
 _PARTS, _NEW = 1 << 16, threading.Lock()
 _last = 0
-
-
-def runs_dir() -> Path:
-    """The folder of runs: ``$TILESCOPE_RUNS``, else ``$XDG_DATA_HOME/tilescope/runs``, else below ``~/.local/share``."""
-    if chosen := os.environ.get("TILESCOPE_RUNS"):
-        return Path(chosen).expanduser().absolute()
-    data = os.environ.get("XDG_DATA_HOME")
-    return (Path(data) if data else Path.home() / ".local" / "share") / "tilescope" / "runs"
 
 
 def recorded_dir() -> Path:

@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -24,7 +23,8 @@ import pandas as pd
 
 from tilescope.files import atomic_writing, bounded_reading, json_shape, names
 from tilescope.runs import journal, parquet
-from tilescope.runs.reader import CONFIGS, LINES, LoadedRun, StoreError, read_frame, read_run
+from tilescope.runs.places import StoreError, check_writable
+from tilescope.runs.reader import CONFIGS, LINES, LoadedRun, read_frame, read_run
 from tilescope.table import launch_configs, line_values, schema
 from tilescope.table.case import Case
 from tilescope.table.run import LONGEST_TITLE, Failure, Run
@@ -41,20 +41,6 @@ _AT = "@"
 _MOST_DETAILS = 8 << 20
 #: Owner of the rows without a collector.
 MODEL = "model"
-
-
-def check_writable(folder: Path) -> None:
-    """Raises StoreError unless runs can be written into ``folder``, which is created if it is missing."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".write-{secrets.token_hex(4)}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise StoreError(
-            f"cannot write runs to {folder} ({reason}): set TILESCOPE_RUNS to a folder you may write to"
-        ) from error
 
 
 class RunWriter:
