@@ -214,6 +214,8 @@ def sample(collector: str, case: Case) -> bytes:
         data = {"config": "BLOCK=64", "samples": [1e-6, 2e-6, 1e-6], "reason": "", "at": "2026-11-25T00:00:00+00:00", "sm_clock": 1.9e9,
                 "remembered": False, "problem": problem, "checked": {"relative_error": 1e-7, "tolerance": 1e-5}, "kernels": [figures],
                 "launches": [{"function": "k", "digest": "d", "arguments": {"n": 1}}]}  # fmt: skip
+    elif collector == "energy":
+        data = {"energy": 0.5, "power": 650.0, "power_limit": 700.0, "sm_clock": 1.7e9}
     elif collector == "ncu_rules":
         rule = {"launch": 0, "function": "k", "section": "s", "name": "SOLBottleneck", "kind": "OPT", "text": "do",
                 "speedup": 0.5, "scope": "global"}  # fmt: skip
