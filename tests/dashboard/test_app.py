@@ -71,7 +71,7 @@ def test_page_opens_on_numbers_and_views(visit: Any) -> None:
     # Every view shows its chart and its table, and is in the address.
     said = {
         "Roofline": "roof at",
-        "HBM traffic": "the minimum",
+        "HBM traffic": "less than its inputs and outputs",
         "Tune": "From reductions: autotune sweeps, recorded",  # this run has none: another's, which is said
         "Occupancy": "limited by",
         "Overview": "The dashed line is the floor",
