@@ -137,6 +137,8 @@ def test_all_counters_are_one_plan(real, chip, capability, least):
     assert len(stalls) >= least, "only Hopper has tensor cores to wait for by a name of their own"
     assert {"l1tex__t_sector_hit_rate.pct", "sm__ops_path_tensor_src_int8.sum", READ, TIME} <= {*plan.counters}
     assert 1 < plan.passes < 16
+    (fewer,) = planning.whole(real, chip, capability, products=False)
+    assert fewer.passes < plan.passes and {name for name in plan.counters if "tensor" not in name} <= {*fewer.counters}
 
 
 def test_plans_leave_out_counters_that_the_chip_lacks(real):

@@ -27,6 +27,8 @@ from tilescope.table.case import Case
 SUFFIX = ".json"
 
 WARMUP = ncu.WARMUP
+#: Operations for each byte below which a kernel that declares no tensor pipe is no matrix product.
+_INTENSITY = 16
 _NAN = (
     "CUPTI {version} gives no number for any counter on this chip: install another nvidia-cuda-cupti, or count with ncu"
 )
@@ -64,12 +66,18 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     """
     from tilescope.execution import observe  # noqa: PLC0415 - only the worker may import torch
 
-    run = ncu.warmed_up(case, spec, settings)
-    out.write_text(json.dumps(of_call(run, lambda call: observe.once(call, out, case))))
+    run, cost = ncu.warmed_up(case, spec, settings), spec.cost(spec.workload(case.workload), case.direction)
+    few = cost and cost.pipe == "fp32" and 0 < cost.flops < _INTENSITY * (cost.bytes_read + cost.bytes_written)
+    out.write_text(json.dumps(of_call(run, lambda call: observe.once(call, out, case), products=not few)))
 
 
-def of_call(run: Callable[[], Any], look: Callable[[Callable[[], Any]], Any] = lambda call: call()) -> dict[str, Any]:
-    """Counts each launch of ``run``. Returns an ``Artefact``'s data.
+def of_call(
+    run: Callable[[], Any],
+    look: Callable[[Callable[[], Any]], Any] = lambda call: call(),
+    *,
+    products: bool = True,
+) -> dict[str, Any]:
+    """Counts each launch of ``run``, which is no matrix product without ``products``. Returns an ``Artefact``'s data.
 
     ``look`` makes the call that finds the launches. Raises NotApplicable, with the cure, where CUPTI gives no counters here.
     """
@@ -93,7 +101,7 @@ def of_call(run: Callable[[], Any], look: Callable[[Callable[[], Any]], Any] = l
         cupti = library.load()
         cupti.initialize()
         chip = cupti.chip(torch.cuda.current_device())
-        plans = planning.whole(cupti, chip, capability)
+        plans = planning.whole(cupti, chip, capability, products=products)
         with launch_names.seen(cupti) as functions:
             look(call)
         if not functions:

@@ -31,8 +31,8 @@ class Plan:
     image: bytes
 
 
-#: Plans of ``whole`` by the library's path, the chip and the capability.
-_planned: dict[tuple[str, str, str], list[Plan]] = {}
+#: Plans of ``whole`` by the library's path and its other arguments.
+_planned: dict[tuple[str, str, str, bool], list[Plan]] = {}
 
 
 @contextlib.contextmanager
@@ -92,17 +92,22 @@ def plans(library: Library, chip: str, capability: str, metrics: Sequence[str] =
     return [*together, *alone]
 
 
-def whole(library: Library, chip: str, capability: str) -> list[Plan]:
-    """The plan for all counters, of 13 passes on a GH100. Empty where the chip has none. Raises Refused for an unknown chip.
+def whole(library: Library, chip: str, capability: str, *, products: bool = True) -> list[Plan]:
+    """The plan for all counters. Empty where the chip has none. Raises Refused for an unknown chip.
 
-    A throughput, which alone takes eight passes, is left to ncu.
+    A throughput, which alone takes eight passes, is left to ncu. Without ``products`` operations of the tensor pipes are left out
+    but for those of ``FIRST``: on a GH100 that makes 8 passes of 13.
     """
-    key = library.path, chip, capability
+    key = library.path, chip, capability, products
     if key in _planned:
         return _planned[key]
     with host(library, chip):
         pass  # raises Refused once, before any metric is tried
-    metrics = dict.fromkeys((*FIRST, *METRICS)).keys() - {"sm_throughput"}
+    metrics = [
+        metric
+        for metric in METRICS
+        if metric in FIRST or (metric != "sm_throughput" and (products or not metric.startswith("tensor_ops_")))
+    ]
     terms = {name for metric in metrics for name, _ in METRICS[metric].terms(capability)}
     names = sorted(name for name in terms if not name.startswith(_COMPUTED))
     # All are tried at once, and one by one only where the chip lacks some.
