@@ -12,7 +12,6 @@ from tilescope.table import line_values
 from tilescope.table.case import Case
 
 from benchmarks import bank_conflicts
-from tests.recorded import AS_RECORDED
 
 FIXTURE = Path(__file__).parent / "fixtures" / "bank_conflicts.json.xz"
 #: Lane and warp of a thread, and a value that depends on an argument.
@@ -66,6 +65,14 @@ def addressed(lane, width=".b32", guard=""):
 )  # fmt: skip
 def test_wavefronts_follow_the_lanes_addresses(code, expected):
     assert conflicts(code) == expected
+
+
+def test_copy_takes_a_wavefront_for_each_line_it_reads():
+    """Lanes that read 16 bytes each: 128 bytes of four lines, and 16 bytes of each of 32 lines."""
+    copy = "\tcp.async.cg.shared.global [ %r9 + 0 ], [ %rd1 + 0 ], 0x10, %r4;\n"
+    for stride, wavefronts in ((16, 4), (128, 32)):
+        source = f"\tshl.b32 \t%r9, %r2, 4;\n\tmul.wide.u32 \t%rd1, %r2, {stride};\n"
+        assert conflicts(source + copy) == (wavefronts, 4)
 
 
 def test_line_whose_addresses_are_data_is_absent():
@@ -142,21 +149,29 @@ def test_loads_that_the_assembler_joins_are_one():
 
 @pytest.fixture(scope="module")
 def counted():
-    """Launches that ncu counted on an H200, with the PTX that ran, and the prediction for each."""
+    """Launches that ncu counted on an H200, with the PTX that ran, and the prediction for each; whether the count is by instruction.
+
+    Counts by instruction have no traffic of others. The kernels are plain Triton and Gluon with layouts chosen by hand.
+    """
     data = json.loads(lzma.decompress(FIXTURE.read_bytes()))
     found = []
     for one in data["launches"]:
         code = read("ptx", data["codes"][one["code"]], one["file"])
         traffic = shared_accesses.of_launch(code, one["threads"], one["scalars"], one["blocks"])
-        values = one["counted"], traffic.conflicts, traffic.wavefronts
-        found.append((one["exact"], bank_conflicts.Compared(one["case"], one["function"], *values)))
+        counted = one["counted"] if one["exact"] is None else one["exact"]
+        values = counted, traffic.conflicts, traffic.wavefronts
+        found.append((one["exact"] is not None, bank_conflicts.Compared(one["case"], one["function"], *values)))
     return found
 
 
 def test_predicted_conflicts_rank_as_ncu_counts_them(counted):
-    launches = [one for _, one in counted]
+    launches = [one for exact, one in counted if not exact]
     assert len(launches) >= 40
     assert bank_conflicts.correlation(launches) >= 0.9
+    # With predicated copies in the last step of a loop, a count is a step's less.
+    exact = [one for exact, one in counted if exact]
+    assert sum(one.predicted == one.counted for one in exact) >= 20
+    assert all(one.predicted == pytest.approx(one.counted, rel=0.04) for one in exact)
 
 
 def test_no_launch_is_called_free_that_ncu_counts(counted):
@@ -164,7 +179,6 @@ def test_no_launch_is_called_free_that_ncu_counts(counted):
     assert bank_conflicts.Compared("", "", 900.0, 0.0, 2000.0).contradicted
 
 
-@AS_RECORDED
 def test_predicted_conflicts_are_those_that_ncu_counted():
     (case, counted), *_ = bank_conflicts.recorded("histogram", 1)
     (one,) = bank_conflicts.compare(case, counted)

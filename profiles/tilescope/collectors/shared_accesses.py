@@ -66,7 +66,8 @@ class Access:
 
     ``addresses`` are bytes, one for each thread of a block, None where they depend on data; ``width`` is a thread's bytes.
     ``active`` marks the threads that take part. Each group of eight lanes of a matrix instruction names the rows of one matrix.
-    A warp runs it so many ``times``, None where that is unknown.
+    A warp runs it so many ``times``, None where that is unknown. ``sources`` are the global addresses that a copy reads, as far as they
+    are known: what comes from one line of 128 bytes is written together.
     """
 
     operation: str
@@ -75,6 +76,7 @@ class Access:
     addresses: np.ndarray | None
     active: np.ndarray
     times: int | None = 1
+    sources: np.ndarray | None = None
 
     def warps(self) -> int:
         """Warps of a block that take part."""
@@ -84,20 +86,22 @@ class Access:
         """Wavefronts of one warp, on average over warps that take part; None where addresses are unknown."""
         if self.addresses is None:
             return None
-        return _mean([sum(map(_wavefronts, phases)) for phases in self._warps()])
+        return _mean([sum(map(_wavefronts, phases)) for phases in self._warps(self.sources)])
 
     def least(self) -> float:
         """Wavefronts of one warp without conflicts."""
         return _mean([len(phases) for phases in self._warps()])
 
-    def _warps(self) -> Iterator[list[np.ndarray]]:
-        """Yields the words of each warp, by phase. A phase moves at most 128 bytes."""
+    def _warps(self, sources: np.ndarray | None = None) -> Iterator[list[np.ndarray]]:
+        """Yields the words of each warp, by phase. A phase moves at most 128 bytes, which lie in one line of ``sources``."""
         addresses = np.zeros_like(self.active, dtype=np.int64) if self.addresses is None else self.addresses
         lanes = max(1, min(_WARP, _BANKS * _WORD // self.width))
         words = addresses[:, None] // _WORD + np.arange(max(1, self.width // _WORD))
+        part = np.arange(len(addresses)) % _WARP // lanes if sources is None else sources // (_BANKS * _WORD)
         for start in range(0, len(addresses), _WARP):
-            taken = [slice(first, first + lanes) for first in range(start, start + _WARP, lanes)]
-            if phases := [words[part][self.active[part]] for part in taken if self.active[part].any()]:
+            own = self.active[start : start + _WARP]
+            held, parts = words[start : start + _WARP][own], part[start : start + _WARP][own]
+            if phases := [held[parts == number] for number in np.unique(parts)]:
                 yield phases
 
 
@@ -204,7 +208,9 @@ def _access(
         size = _WIDTH.search(found[4])
         width = int(size[2]) // 8 * int(size[1] or 1) if size else _WORD
     addresses = at.threads + int(place[2] or 0) if at and place else None
-    return Access(found[3] + found[4], line, width, addresses, active, times)
+    read = _ADDRESS.search(found[5], place.end()) if place and access["copy"] else None
+    source = values.of(read[1]) if read else None
+    return Access(found[3] + found[4], line, width, addresses, active, times, source.threads if source else None)
 
 
 def _loops(
