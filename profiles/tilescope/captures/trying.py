@@ -25,6 +25,8 @@ from tilescope.table.step import Tried
 #: Relative differences of results that a change may cause, by the least precise dtype of the step; those of gradients may be larger.
 _LIMITS = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 _OF_GRADIENTS = 3.0
+#: The largest limit, however far rounding grows.
+_MOST = 0.2
 #: The library's kernels, by the attributes of PyTorch that they can stand for.
 _FUNCTIONS: dict[str, tuple[tuple[Any, str], ...]] = {
     "layer_norm": ((nn.functional, "layer_norm"), (torch, "layer_norm")),
@@ -230,13 +232,16 @@ def tried(
             random = _difference(before, other) > before.limit
             if random:
                 before = _results(program, updates, evaluating=True)
+            # Rounding grows through a deep model: parameters that are rounded otherwise show how far.
+            rounded_otherwise = _results(program, updates, evaluating=random, nudge=True)
+            limit = max(before.limit, min(2 * _difference(before, rounded_otherwise), _MOST))
             CHANGES[kind](program, place, undo)
             difference = _difference(before, _results(program, updates, evaluating=random))
             for _ in range(WARMUP):
                 yield
             with alone():
                 changed = yield from time()
-            return Tried(plain, changed, difference, before.limit)
+            return Tried(plain, changed, difference, limit)
     except Exception as error:
         torch.cuda.synchronize()
         return Tried(plain, why=_line(error))
@@ -255,15 +260,19 @@ class _Results:
     limit: float
 
 
-def _results(program: Boundaries, updates: bool, *, evaluating: bool = False, seed: int = 0) -> _Results:
+def _results(
+    program: Boundaries, updates: bool, *, evaluating: bool = False, seed: int = 0, nudge: bool = False
+) -> _Results:
     """Makes the step again and undoes it. ``updates`` compares the parameters' updates, for changes that leave no gradients.
 
-    ``evaluating`` calls modules as at inference, where a step draws random numbers.
+    ``evaluating`` calls modules as at inference, where a step draws random numbers;
+    ``nudge`` changes parameters by what the least precise dtype rounds.
     """
     modules = list(program.modules.values())
     parameters = _parameters(program)
     with _unchanged(program) as before, contextlib.ExitStack() as stack:
         torch.manual_seed(seed)
+        start = _nudged(program, parameters) if nudge else before
         for one in (one for module in modules for one in module.modules() if evaluating and one.training):
             stack.callback(setattr, one, "training", True)
             one.training = False
@@ -271,11 +280,21 @@ def _results(program: Boundaries, updates: bool, *, evaluating: bool = False, se
         outputs = [one.detach().clone() for one in _tensors(found) if one.is_floating_point()]
         gradients = [one.grad.detach().clone() for one in parameters if one.grad is not None and not updates]
         if not gradients:
-            gradients = [parameter.detach() - old for parameter, old in zip(parameters, before, strict=True)]
+            gradients = [parameter.detach() - old for parameter, old in zip(parameters, start, strict=True)]
         dtypes = [one.dtype for one in (*outputs, *parameters)] + [
             dtype for on, dtype in program.autocast.values() if on
         ]
         return _Results(outputs, gradients, max((_LIMITS.get(dtype, 0.0) for dtype in dtypes), default=0.0))
+
+
+def _nudged(program: Boundaries, parameters: list[nn.Parameter]) -> list[torch.Tensor]:
+    """Copies of the parameters, after each was changed by about what the step's least precise dtype rounds."""
+    dtypes = [one.dtype for one in parameters] + [dtype for on, dtype in program.autocast.values() if on]
+    rounding = max((torch.finfo(dtype).eps for dtype in dtypes if dtype.is_floating_point), default=0.0)
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.mul_(1 + rounding * torch.randn_like(parameter))
+    return [parameter.detach().clone() for parameter in parameters]
 
 
 def _tensors(found: Any) -> list[torch.Tensor]:

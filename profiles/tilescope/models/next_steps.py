@@ -25,6 +25,8 @@ from tilescope.table.step import BACKWARD, KERNEL, OPTIMIZER, Operator, Step
 MOST, WORTH, _FUSIONS = 5, 0.02, 2
 #: The share of a roof that a good kernel reaches, and a matrix product.
 _GOOD, _GOOD_PRODUCT = 0.85, 0.75
+#: The share that fused kernels reach which reduce across the rows of a tensor.
+_GOOD_ACROSS = 0.6
 #: Seconds between the kernels of a CUDA graph, of the shortest kernel, and of the shortest product.
 _IN_GRAPH, _SHORTEST, _PRODUCT_LEAST = 1e-6, 2e-6, 5e-6
 #: The share of floors from which a step is already good.
@@ -33,8 +35,8 @@ _ALREADY = 0.75
 _ADAM_PASSES, _FUSED_PASSES = 20, 7
 #: Parameters a second and multiprocessor of a fused step of Adam, and the operator on lists that takes square roots.
 _ADAM_RATE, _SQUARE_ROOTS = 1.3e9, "aten::_foreach_sqrt"
-#: Seconds of the CPU for a launch of compiled code.
-_CALL = 8e-6
+#: Seconds of the CPU for a launch of compiled code, and for a call of it.
+_CALL, _ENTER = 8e-6, 5e-4
 _PRODUCT = re.compile(r"(aten::)?(addmm|mm|bmm|baddbmm|_scaled_mm|_grouped_mm|linear|matmul)$")
 #: Operators that torch.compile leaves as they are, by their own names; it decomposes norms, gathers and concatenations.
 _HEAVY = re.compile(
@@ -175,7 +177,7 @@ def _fused(step: Step, chain: Sequence[Entry], rate: float) -> _Chain:
         names,
         next(filter(None, (operator.site for operator in operators)), ""),
         _common([operator.module for operator in operators]),
-        time - max(moved / rate / _GOOD, _SHORTEST, *(entry.least for entry in chain)),
+        time - max(moved / rate / (_GOOD_ACROSS if again else _GOOD), _SHORTEST, *(entry.least for entry in chain)),
         time - max(moved / rate, _SHORTEST),
         len(chain),
     )
@@ -201,19 +203,17 @@ def _fusions(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
 
 
 def _compile(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
-    """Compiles the model, which fuses and pads, and launches less; with CUDA graphs where the CPU is then still late."""
+    """Compiles the model, which fuses and launches less; with CUDA graphs where the CPU is then still late."""
     chains = _fusable(step, ledger, device)
     if len(chains) < 2:
         return
-    padded = list(_padding(step, ledger, device))
-    shorter = sum(chain.saving for chain in chains) + sum(one.saving for one in padded)
-    bound = sum(chain.bound for chain in chains) + sum(one.bound for one in padded)
+    shorter, bound = sum(chain.saving for chain in chains), sum(chain.bound for chain in chains)
     launches = sum(entry.launch.kind == KERNEL for entry in ledger.entries) - sum(
         chain.launches - 1 for chain in chains
     )
     waits = ledger.parts["cpu"] + ledger.parts["gaps"]
-    late = min(max(launches * _CALL - (ledger.busy - shorter), 0.0), waits)
-    fuses = f"it fuses {len(chains)} chains of small kernels{' and pads products' if padded else ''}"
+    late = min(max(_ENTER + launches * _CALL - (ledger.busy - shorter), 0.0), waits)
+    fuses = f"it fuses {len(chains)} chains of small kernels"
     yield Suggestion("compile", f"Compile the model (torch.compile): {fuses}", shorter + waits - late, bound + waits)
     if late >= WORTH * ledger.step and _is_loop(step):
         saving = shorter + max(waits - launches * _IN_GRAPH, 0.0)
