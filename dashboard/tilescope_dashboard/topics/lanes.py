@@ -37,10 +37,8 @@ _PARTS = 3
 
 def listed(found: pd.DataFrame, before: pd.DataFrame | None = None) -> pd.DataFrame:
     """Rows of ``LINES``, ``found`` of ``model.by_line``, with those of a baseline where there is one. A time outside of any line has none."""
-    names = {"critical": "critical_before", "time": "time_before"}
-    if before is None:
-        found = found.assign(**dict.fromkeys(BEFORE, float("nan")))
-    else:
+    if before is not None:
+        names = {"critical": "critical_before", "time": "time_before"}
         found = found.merge(before[[*trace.LINE, *names]].rename(columns=names), "outer", trace.LINE, sort=False)
         found = found.sort_values("share", ascending=False, ignore_index=True)
     return found.assign(line=found["line"].where(found["line"] > 0).astype("Float64"))
