@@ -20,28 +20,22 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 @triton.jit
 def product_kernel(  # noqa: PLR0917
     a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    BARRIERS: tl.constexpr, ACROSS: tl.constexpr, WHILE: tl.constexpr, CUT: tl.constexpr, LAST: tl.constexpr,
+    BARRIERS: tl.constexpr, ACROSS: tl.constexpr, WHILE: tl.constexpr,
 ):  # fmt: skip
     rm = tl.program_id(0) * BM + tl.arange(0, BM)
     rn = tl.program_id(1) * BN + tl.arange(0, BN)
     rk = tl.arange(0, BK)
     acc = tl.zeros((BM, BN), dtype=tl.float32)
-    if CUT:
-        # A triangle's programs have from one step to all: the longest are the first, or the last.
-        place = tl.program_id(0) + 1 if LAST else tl.num_programs(0) - tl.program_id(0)
-        K_END = tl.cdiv(K * place, tl.num_programs(0) * BK) * BK
-    else:
-        K_END = K
     if WHILE:
         # Triton pipelines no while loop.
         k = 0
-        while k < K_END:
+        while k < K:
             x = tl.load(a + rm[:, None] * K + (k + rk)[None, :])
             y = tl.load(b + (k + rk)[:, None] * N + rn[None, :])
             acc = tl.dot(x, y, acc)
             k += BK
-        K_END = 0
-    for k in range(0, K_END, BK):
+        K = 0
+    for k in range(0, K, BK):
         x = tl.load(a + rm[:, None] * K + (k + rk)[None, :])
         y = tl.load(b + (k + rk)[:, None] * N + rn[None, :])
         for _ in tl.static_range(BARRIERS):
@@ -222,15 +216,15 @@ def alone(a, b, *, ahead=3):
 
 
 def product(
-    a, b, *, BM=128, BN=128, BK=64, barriers=0, across=False, through_while=False, cut=False, last=False, num_stages=4,
+    a, b, *, BM=128, BN=128, BK=64, barriers=0, across=False, through_while=False, num_stages=4,
     num_warps=8,
 ):  # fmt: skip
     M, K = a.shape
     N = b.shape[1]
     c = torch.empty((N, M, 16) if across else (M, N), device=a.device, dtype=a.dtype)
     product_kernel[M // BM, N // BN](
-        a, b, c, M, N, K, BM=BM, BN=BN, BK=BK, BARRIERS=barriers, ACROSS=across, WHILE=through_while, CUT=cut,
-        LAST=last, num_stages=num_stages, num_warps=num_warps,
+        a, b, c, M, N, K, BM=BM, BN=BN, BK=BK, BARRIERS=barriers, ACROSS=across, WHILE=through_while,
+        num_stages=num_stages, num_warps=num_warps,
     )  # fmt: skip
     return c[..., 0].t() if across else c
 
@@ -253,13 +247,6 @@ def _cost(workload, _direction):
     return Cost(2 * m * n * k, 2 * (m * k + k * n), 2 * m * n, workload.dtype)
 
 
-def _reference(a, b):
-    """The product of a triangle's steps: as many as there are rows of tiles before."""
-    ends = (torch.arange(a.shape[0], device=a.device) // 128 + 1) * 128 * a.shape[1] // a.shape[0]
-    ends = (ends + 63) // 64 * 64
-    return (a * (torch.arange(a.shape[1], device=a.device)[None, :] < ends[:, None])) @ b
-
-
 def _spec(name, size, fault, twin, call=product):
     """A kernel whose implementations are ``fault`` and ``twin``, with these settings of ``call``."""
     return KernelSpec(
@@ -268,7 +255,7 @@ def _spec(name, size, fault, twin, call=product):
             key: Implementation(lambda a, b, settings=settings: call(a, b, **settings))
             for key, settings in (("fault", fault), ("twin", twin))
         },
-        reference=_reference if fault.get("cut") else lambda a, b: a @ b, inputs=_inputs, cost=_cost, tolerance={"fp16": 2e-3},
+        reference=lambda a, b: a @ b, inputs=_inputs, cost=_cost, tolerance={"fp16": 2e-3},
         workloads=(Workload(dict(zip("mnk", size, strict=True)), "fp16", label="one"),),
     )  # fmt: skip
 
@@ -288,7 +275,6 @@ EPILOGUE = _spec("epilogue", (2048, 2048, 2048), {"across": True, "BM": 256}, {"
 BARRIERS = _spec("barriers", (2048, 2048, 2048), {"barriers": 8}, {})
 SHALLOW = _spec("shallow", (2048, 2048, 2048), {"num_stages": 2, "BK": 32}, {})
 WHILE = _spec("while", (2048, 2048, 2048), {"through_while": True}, {})
-LONG_LAST = _spec("long_last", (8192, 1024, 8192), {"cut": True, "last": True}, {"cut": True})
 RING = _spec("ring", (3072, 1408, 4096), {"places": 1}, {}, partitions)
 UNEVEN = _spec("uneven", (3072, 1408, 4096), {"parts": 3}, {}, partitions)
 CHAIN = _spec("chain", (3072, 1408, 4096), {"chain": True}, {}, partitions)
@@ -296,6 +282,6 @@ ALONE = _spec("alone", (2048, 2048, 4096), {"ahead": 0}, {}, alone)
 #: The rule that names each fault.
 RULES = {
     "ONE_STAGE": "shallow-pipeline", "EPILOGUE": "epilogue-alone", "BARRIERS": "block-barriers", "SHALLOW": "shallow-pipeline",
-    "WHILE": "shallow-pipeline", "LONG_LAST": "long-tail", "RING": "shallow-pipeline",
+    "WHILE": "shallow-pipeline", "RING": "shallow-pipeline",
     "UNEVEN": "uneven-warps", "CHAIN": "starved-products", "ALONE": "shallow-pipeline",
 }  # fmt: skip

@@ -103,6 +103,13 @@ def test_path_at_a_block_barrier_leads_to_the_last_warp():
     assert path(quick, slow) == [(1, WORK, 6.5), (0, records.BLOCK_BARRIER, 0.5), (0, WORK, 4.0)]
 
 
+def test_path_never_goes_forward_in_time():
+    # The path comes to the first warp amid its wait, long before what ends that arrives.
+    waits, arrives = lane(0, (WAIT, 10.0, "%x"), (WORK, 1.0)), lane(1, (WORK, 7.0), (ARRIVE, 1.0, "%x"))
+    late = lane(4, (WORK, 20.0), begin=2.0, group="partition0")
+    assert path(waits, arrives, late) == [(0, WAIT, 2.0), (4, WORK, 20.0)]
+
+
 def test_path_of_a_lane_that_begins_late_continues_in_the_first():
     first = lane(0, (WORK, 3.0), (WAIT, 1.0))
     late = lane(4, (WORK, 9.0), begin=2.0, group="partition0")

@@ -155,7 +155,7 @@ def critical_path(spans: pd.DataFrame, arrows: pd.DataFrame) -> pd.DataFrame:
             continue
         row = rows[warp][place]
         other, arrived = came.get((warp, ends[row]), (warp, 0.0))
-        begin = max(starts[row], arrived)
+        begin = max(starts[row], arrived) if arrived <= time else starts[row]
         if begin < time:
             found.append((row, begin, time))
         warp, time = (other if begin > starts[row] else warp), begin

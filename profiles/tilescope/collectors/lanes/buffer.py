@@ -1,7 +1,7 @@
 """Decodes the buffer that Proton's records fill on the GPU. Needs neither torch nor triton.
 
 Each program has a part of the buffer: ten words of head, a count of words for each warp, and each warp's records. A full part is
-overwritten from its start. A record is two words: a bit for the end, eight bits of scope and 43 bits of the SM's clock, or its last 32.
+overwritten from its start. A record is two words: a bit for the end, eight bits of scope and 43 bits of the SM's clock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 #: Words of a program's head: a mark, the program, its SM, bytes of records, and the global time when it began and ended (two each).
 HEAD = 10
-_MARK, _END, _SCOPE, _SCOPE_BITS, _HIGH, _LAP = 0xDEADBEEF, 1 << 31, 23, 0xFF, 0x7FF, 1 << 32
+_MARK, _END, _SCOPE, _SCOPE_BITS, _HIGH = 0xDEADBEEF, 1 << 31, 23, 0xFF, 0x7FF
 
 
 class Damaged(ValueError):
@@ -50,10 +50,6 @@ def program(words: np.ndarray, warps: int) -> Program:
             kept = np.roll(own, -(count % room))
         found.append(_records(kept.reshape(-1, 2)))
         lost.append(max(0, count - room) // 2)
-    cycles = np.concatenate([own[:, 2] for own in found])
-    if len(cycles) and cycles.max() < _LAP and np.ptp(cycles) > _LAP // 2:
-        for own in found:  # the clock of 32 bits began anew
-            own[own[:, 2] < _LAP // 2, 2] += _LAP
     return Program(int(words[1]), int(words[2]), start, end, found, lost)
 
 

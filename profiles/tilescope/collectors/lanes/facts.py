@@ -105,8 +105,8 @@ def _of_products(own: pd.DataFrame) -> dict[str, float]:
         each = by_group / counts
         found["lane_imbalance"] = each.max() / each.mean()
     suppliers = own[~pd.Series(lanes.isin(first.index), own.index)]
-    if (suppliers["kind"] == records.COPY).any():
-        waits = (suppliers["kind"] == records.WAIT) & suppliers["awaits"].str.startswith(_FREE)
+    waits = (suppliers["kind"] == records.WAIT) & suppliers["awaits"].str.startswith(_FREE)
+    if waits.any():
         time = suppliers["end"] - suppliers["start"]
         found["lane_free_wait_share"] = time[waits].sum() / time.sum()
     return found

@@ -32,8 +32,6 @@ _KEPT = 8 << 30
 #: Triton rounds the warps of a program with partitions up to a multiple.
 _GROUP = 4
 _ALIGNMENT = 128
-#: Whether records have 64 bits of the clock instead of 32, which ``buffer`` continues.
-LONG_CLOCK = False
 
 
 class TooLarge(Exception):
@@ -88,10 +86,11 @@ class _Passes:
 
     def patch(self, stage: str, manager: Any, _context: Any) -> None:
         if stage == "ttgpuir_to_llvmir":
-            # Shared memory is the kernel's: records go to global memory.
+            # Shared memory is the kernel's: records go to global memory. The last argument asks for a clock of 64 bits: one of 32 is
+            # no faster.
             proton.add_convert_proton_to_protongpu(
                 manager, proton.METRIC_TYPE.CYCLE, proton.SAMPLING_STRATEGY.NONE, "", proton.GRANULARITY.WARP,
-                proton.BUFFER_STRATEGY.CIRCULAR, proton.BUFFER_TYPE.GLOBAL, self.room, 0, 1, _ALIGNMENT, LONG_CLOCK,
+                proton.BUFFER_STRATEGY.CIRCULAR, proton.BUFFER_TYPE.GLOBAL, self.room, 0, 1, _ALIGNMENT, True,
             )  # fmt: skip
             passes.common.add_cse(manager)
             proton.add_allocate_proton_shared_memory(manager)
@@ -130,7 +129,7 @@ def recording(kinds: Collection[str], room: int = ROOM) -> Iterator[Recording]:
     ):
         knobs.cache.dir = folder
         # The text is part of the keys of Triton's caches and of the library's own.
-        knobs.compilation.instrumentation_mode = f"tilescope-lanes-{room}-{LONG_CLOCK}-{'-'.join(sorted(kinds))}"
+        knobs.compilation.instrumentation_mode = f"tilescope-lanes-{room}-{'-'.join(sorted(kinds))}"
         yield made
 
 

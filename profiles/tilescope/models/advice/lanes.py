@@ -14,7 +14,7 @@ SHARE = 0.25
 _BUSY = 0.75
 _NO_BARRIER = "Take barriers out of the loop: tl's own operations need no tl.debug_barrier, and Triton does not pipeline a loop that has one."
 #: The least ratio between the busiest group of warps and the mean.
-_UNEVEN = 1.3
+_UNEVEN = 1.2
 
 
 def waits(subject: Subject) -> Iterator[Finding]:
