@@ -50,12 +50,6 @@ def check_w8a16_matmul_split_along_k():
             against_reference("w8a16_matmul", workload, config)
 
 
-def check_w8a16_matmul_through_descriptors():
-    with mock.patch.object(w8a16, "multiprocessors", lambda tensor: 2):
-        for config in [c for c in SPECS["w8a16_matmul"].implementations["triton"].configs if c["TMA"]][::2]:
-            against_reference("w8a16_matmul", "300x264x208-bf16", config)
-
-
 def check_w8a16_matmul_of_rows_far_apart():
     """Beyond int32 within a tile. Of some gigabytes of address space only the pages of these elements are touched."""
     apart = 2**31 // 30

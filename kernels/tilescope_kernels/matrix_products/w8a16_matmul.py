@@ -15,72 +15,48 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_no_grad, check_tensors, use_triton
-from tilescope_kernels._shared.descriptors import workspace
 from tilescope_kernels._shared.launching import launch, multiprocessors, shared_memory
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.reach import is_far
-from tilescope_kernels._shared.tile_order import programs, tile_origin
+from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import w8a16_hopper
-from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
 from tilescope_kernels.matrix_products.w8a16_hopper import add_parts
 from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
-
-
-@triton.jit
-def _store_tile(y_ptr, scale_ptr, total, start_m, start_n, M, N):
-    """Scale ``total`` (BLOCK_N, BLOCK_M) and store its transpose to y (M, N)."""
-    n = start_n + tl.arange(0, total.shape[0])
-    m = start_m + tl.arange(0, total.shape[1])
-    total *= tl.load(scale_ptr + n, mask=n < N, other=0.0)[:, None]
-    y_tile = y_ptr + m[:, None].to(tl.int64) * N + n[None, :]
-    tl.store(y_tile, total.T.to(y_ptr.dtype.element_ty), mask=(m[:, None] < M) & (n[None, :] < N))
 
 
 @triton.jit
 def w8a16_matmul_kernel(
     y_ptr, x_ptr, weight_ptr, scale_ptr, M, N, K, x_stride, weight_stride,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_N: tl.constexpr,
-    TMA: tl.constexpr, EVEN_K: tl.constexpr, FAR: tl.constexpr,
+    EVEN_K: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
-    """Compute tiles ``program, program + programs, ...`` through tensor descriptors (``TMA``), or a tile per program.
+    """Compute a tile of y per program.
 
     Weights are the left operand, which Hopper's tensor cores take from registers. ``FAR``: rows lie so far apart that offsets within
     a tile need int64.
     """
-    if TMA:
-        x_tiles = tl.make_tensor_descriptor(x_ptr, [M, K], [x_stride, 1], [BLOCK_M, BLOCK_K])
-        weight_tiles = tl.make_tensor_descriptor(weight_ptr, [N, K], [weight_stride, 1], [BLOCK_N, BLOCK_K])
-        tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
-        for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
-            start_n, start_m = tile_origin(tile, N, M, BLOCK_N, BLOCK_M, GROUP_N)
-            total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-            for step in range(0, tl.cdiv(K, BLOCK_K)):
-                x = x_tiles.load([start_m, step * BLOCK_K])
-                weight = weight_tiles.load([start_n, step * BLOCK_K])
-                total = tl.dot(weight.to(x.dtype), x.T, total)
-            _store_tile(y_ptr, scale_ptr, total, start_m, start_n, M, N)
-    else:
-        start_n, start_m = tile_origin(tl.program_id(0), N, M, BLOCK_N, BLOCK_M, GROUP_N)
-        n = tl.arange(0, BLOCK_N)[:, None]
-        m = tl.arange(0, BLOCK_M)[None, :]
-        k = tl.arange(0, BLOCK_K)
-        if FAR:
-            n, m = n.to(tl.int64), m.to(tl.int64)
-        weight_ptr += start_n.to(tl.int64) * weight_stride + n * weight_stride + k[None, :]
-        x_ptr += start_m.to(tl.int64) * x_stride + m * x_stride + k[:, None]
-        valid_n, valid_m = start_n + n < N, start_m + m < M
-        total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-        for start_k in range(0, K, BLOCK_K):
-            if EVEN_K:
-                weight = tl.load(weight_ptr + start_k, mask=valid_n, other=0)
-                x = tl.load(x_ptr + start_k, mask=valid_m, other=0.0)
-            else:
-                weight = tl.load(weight_ptr + start_k, mask=valid_n & (k[None, :] < K - start_k), other=0)
-                x = tl.load(x_ptr + start_k, mask=valid_m & (k[:, None] < K - start_k), other=0.0)
-            # "ieee": fp32 operands are multiplied as fp32, not rounded to tf32.
-            total = tl.dot(weight.to(x.dtype), x, total, input_precision="ieee")
-        _store_tile(y_ptr, scale_ptr, total, start_m, start_n, M, N)
+    start_n, start_m = tile_origin(tl.program_id(0), N, M, BLOCK_N, BLOCK_M, GROUP_N)
+    n = tl.arange(0, BLOCK_N)
+    m = tl.arange(0, BLOCK_M)
+    k = tl.arange(0, BLOCK_K)
+    of_n, of_m = (n.to(tl.int64), m.to(tl.int64)) if FAR else (n, m)
+    weight_ptr += start_n.to(tl.int64) * weight_stride + of_n[:, None] * weight_stride + k[None, :]
+    x_ptr += start_m.to(tl.int64) * x_stride + of_m[None, :] * x_stride + k[:, None]
+    valid_n, valid_m = (start_n + n < N)[:, None], (start_m + m < M)[None, :]
+    total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for start_k in range(0, K, BLOCK_K):
+        if EVEN_K:
+            weight = tl.load(weight_ptr + start_k, mask=valid_n, other=0)
+            x = tl.load(x_ptr + start_k, mask=valid_m, other=0.0)
+        else:
+            weight = tl.load(weight_ptr + start_k, mask=valid_n & (k[None, :] < K - start_k), other=0)
+            x = tl.load(x_ptr + start_k, mask=valid_m & (k[:, None] < K - start_k), other=0.0)
+        # "ieee": fp32 operands are multiplied as fp32, not rounded to tf32.
+        total = tl.dot(weight.to(x.dtype), x, total, input_precision="ieee")
+    total *= tl.load(scale_ptr + start_n + n, mask=start_n + n < N, other=0.0)[:, None]
+    y_tile = y_ptr + (start_m + m)[:, None].to(tl.int64) * N + (start_n + n)[None, :]
+    tl.store(y_tile, total.T.to(y_ptr.dtype.element_ty), mask=(start_m + m < M)[:, None] & (start_n + n < N)[None, :])
 
 
 @triton.jit
@@ -116,12 +92,12 @@ def w8a16_few_rows_kernel(
     tl.store(y_ptr, total.to(y_ptr.dtype.element_ty), mask=(m < M) & (n[None, :] < N))
 
 
-def _config(m: int, n: int, k: int, warps: int, stages: int, tma: int = 0, split: int = 1) -> dict[str, int]:
-    blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP_N": 8, "SPLIT": split, "TMA": tma}
+def _config(m: int, n: int, k: int, warps: int, stages: int, split: int = 1) -> dict[str, int]:
+    blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP_N": 8, "SPLIT": split}
     return {**blocks, "num_warps": warps, "num_stages": stages}
 
 
-#: Configs for more than 16 rows at 16 bits, with pointers, which were faster than descriptors.
+#: Configs for more than 16 rows at 16 bits.
 TUNED = tuple(
     _config(*parts)
     for parts in (
@@ -129,21 +105,16 @@ TUNED = tuple(
         (64, 64, 64, 4, 3),
     )
 )  # fmt: skip
-#: Configs that were slower than those on an H200.
-_OTHERS = tuple(
-    _config(*parts)
-    for parts in ((256, 128, 64, 8, 3, 1), (256, 128, 64, 8, 4, 1), (128, 128, 64, 8, 4, 1), (128, 256, 64, 8, 3))
-)
 #: For up to 16 rows, which are bound by reading the weights: K is split so that every SM reads.
 SMALL = tuple(
-    _config(16, n, k, warps, stages, 0, split)
+    _config(16, n, k, warps, stages, split)
     for n, k, warps, stages in ((64, 256, 4, 4), (64, 128, 4, 4), (32, 256, 2, 4), (32, 256, 4, 4), (32, 128, 4, 6))
     for split in (1, 2, 4, 8)
 )
 #: For fp32, which runs on CUDA cores, and for unaligned rows, whose elements each have an address and a mask: registers
 #: bound the tile.
 NARROW = _config(32, 64, 32, 4, 2)
-CONFIGS = (*TUNED, *SMALL, NARROW, *_OTHERS)
+CONFIGS = (*TUNED, *SMALL, NARROW)
 #: Most rows for ``w8a16_few_rows_kernel``.
 _FEW = 16
 
@@ -176,7 +147,7 @@ def _few_rows(
     """Write the product of few rows to ``y``, in one or two launches."""
     (m, k), n, split = x.shape, weight.shape[0], config["SPLIT"]
     out = torch.empty((split, m, n), dtype=torch.float32, device=x.device) if split > 1 else y
-    options = {name: value for name, value in config.items() if name not in ("GROUP_N", "TMA")}
+    options = {name: value for name, value in config.items() if name != "GROUP_N"}
     launch(
         w8a16_few_rows_kernel, (triton.cdiv(n, config["BLOCK_N"]), split, triton.cdiv(m, config["BLOCK_M"])),
         out, x, weight, scale, m, n, k, x.stride(0), weight.stride(0), EVEN_K=k % config["BLOCK_K"] == 0, **options,
@@ -193,16 +164,14 @@ def _w8a16_matmul(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, co
         w8a16_hopper.write_product(x, weight, y, scale, chosen)
         return y
     given = unpack(config) or _chosen(x, weight)
-    if given["TMA"] and (given["SPLIT"] > 1 or not tma_serves(x, weight, y)):
-        raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
     if given["BLOCK_M"] <= _FEW:
         _few_rows(x, weight, scale, y, given)
         return y
     options = {name: value for name, value in given.items() if name != "SPLIT"}
     strides = x.stride(0), weight.stride(0)
-    triton.set_allocator(workspace)
+    tiles = triton.cdiv(m, given["BLOCK_M"]) * triton.cdiv(n, given["BLOCK_N"])
     launch(
-        w8a16_matmul_kernel, programs(m, n, given, x), y, x, weight, scale, m, n, k, *strides,
+        w8a16_matmul_kernel, (tiles,), y, x, weight, scale, m, n, k, *strides,
         EVEN_K=k % given["BLOCK_K"] == 0, FAR=is_far(*strides), **options,
     )  # fmt: skip
     return y
