@@ -10,7 +10,6 @@ from tilescope.execution.launches import as_tensor
 from tilescope_kernels._shared.reach import slabs
 from tilescope_kernels._shared.weight_gradients import sum_partials
 from tilescope_kernels.matrix_products import fp8_matmul, int8_matmul, lora, w8a16_matmul
-from tilescope_kernels.norms import norm_linear
 from tilescope_kernels.quantization import dequantize, quantize
 
 
@@ -90,25 +89,9 @@ def bits_of_rows(launch):
     return set(re.findall(r"arith\.muli %\w+, %(?!cst)\w+ : tensor<\d+x1xi(\d+)>", code))
 
 
-@pytest.mark.parametrize(
-    ("apart", "columns_out", "far"),
-    [(2**23 + 1, 8, True), (2**23 - 1, 8, False), (65, 2**23, True), (65, 2**23 - 1, False)],
-)
-def test_norm_linear_of_far_rows_has_int64_offsets(caught, apart, columns_out, far):
-    x, weight = meta(300, apart)[:, :64], meta(columns_out, 64)
-    config = next(config for config in norm_linear.BEHIND if not config["TMA"])
-    kernels.layer_norm_linear(x, None, None, weight, config=config)
-    given = caught[-1].arguments
-    assert (given["x_stride"], given["FAR"]) == (apart, far)
-    assert bits_of_rows(caught[-1]) == {"64" if far else "32"}
-
-
 def test_norm_linear_reads_far_rows_in_place(caught):
     kernels.layer_norm_linear(meta(300, 34_000_001)[:, :64], None, None, meta(8, 64))
-    assert caught[-1].arguments["x_stride"] == 34_000_001 and caught[-1].arguments["FAR"]
-    # TMA has addresses of its own.
-    kernels.layer_norm_linear(meta(300, 2**25)[:, :64], None, None, meta(8, 64), config=norm_linear.BEHIND[0])
-    assert not caught[-1].arguments["FAR"]
+    assert caught[-1].arguments["x_stride"] == 34_000_001
 
 
 def heads_of_rows(apart, batch, rows, dtype=torch.bfloat16):

@@ -1,147 +1,37 @@
 """LayerNorm into a linear layer, and RMSNorm through GELU into a linear layer. Their gradients: ``norm_linear_gradients``.
 
-Fusion saves little here: at 8192 x 4096 into 4096 columns, writing the normalized rows and reading them back takes a twelfth
-of the product's time. Normalizing tiles in the product's main loop costs more than that, because every tile of columns repeats
-it between shared memory and tensor cores. So:
-
-- LayerNorm is linear apart from two numbers per row, and can move to the product's epilogue:
-  ``LN(x) @ W.T = rstd * (x @ (W * g).T - mean * (W @ g)) + W @ b``. A pass over x for the statistics and one over W for
-  ``W * g`` replace the pass that reads and writes x: less traffic if x has more than twice the rows of W. The normalized rows
-  are not rounded to 16 bits. ``W * g`` is, but W @ g is summed after the rounding, so the mean cancels up to the error of that
-  sum. For other shapes the norm runs before cuBLAS's product.
-- GELU is not linear, so RMSNorm and GELU run before the product, in chunks of rows that can stay in L2 for it.
+The norm runs before cuBLAS's product. Normalizing tiles in the product's main loop costs more than writing the normalized rows and reading
+them back, because every tile of columns repeats it between shared memory and tensor cores.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.checks import check_tensors, use_triton
-from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
-from tilescope_kernels._shared.reach import is_far
-from tilescope_kernels.norms.norm_linear_gradients import differentiate_layer_norm, differentiate_rms_norm
-from tilescope_kernels.norms.norm_linear_kernels import (
-    norm_linear_kernel,
-    norm_linear_prepare_kernel,
-    normed_rows_kernel,
-)
+from tilescope_kernels.norms.norm_linear_gradients import differentiate_layer_norm, differentiate_rms_norm, normed_rows
 from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
 
-
-def _config(m: int, n: int, k: int, warps: int, stages: int, tma: int) -> dict[str, int]:
-    blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP_M": 8, "TMA": tma}
-    return {**blocks, "num_warps": warps, "num_stages": stages}
-
-
-#: The norm before the product, on ``CHUNK`` rows at a time, 0 for all.
-AHEAD = tuple({"CHUNK": chunk, "num_warps": warps} for chunk in (0, 2048, 4096, 1056, 2112) for warps in (8, 4, 16))
-
-#: The norm in the product's epilogue: the product's tiles.
-BEHIND = tuple(
-    _config(*parts)
-    for parts in (
-        (128, 256, 64, 8, 3, 1), (256, 128, 64, 8, 3, 1), (128, 128, 64, 8, 4, 1), (128, 128, 64, 4, 4, 1),
-        (128, 256, 32, 8, 4, 1), (128, 128, 64, 4, 3, 1), (128, 256, 64, 8, 3, 0), (256, 128, 64, 8, 3, 0),
-        (128, 128, 64, 8, 4, 0), (128, 128, 64, 4, 3, 0), (128, 64, 64, 4, 4, 1), (64, 128, 64, 4, 4, 1),
-        (64, 64, 64, 4, 4, 1), (64, 64, 64, 4, 4, 0),
-    )
-)  # fmt: skip
-
-#: fp32 products run on the CUDA cores, where registers bound the tile.
-_FULL_PRECISION = _config(64, 64, 16, 8, 2, 0)
-
-CONFIGS = (*BEHIND, *AHEAD)
+#: The norm's warps.
+CONFIGS = tuple({"num_warps": warps} for warps in (8, 4, 16))
 #: Bytes of the longest row, which stays in registers between its statistics and its use.
 _HELD = 131072
 
 
-def _tma_serves(x: torch.Tensor, columns_out: int) -> bool:
-    """Whether TMA can access x, W * g and y: Hopper or later, 16-bit elements, rows of a multiple of 16 bytes that do not repeat."""
-    if x.element_size() != 2 or (x.is_cuda and torch.cuda.get_device_capability(x.device)[0] < 9):
-        return False
-    extents = (x.stride(0), x.shape[1], columns_out)
-    return x.data_ptr() % 16 == 0 and x.stride(0) > 0 and not any(extent % 8 for extent in extents)
-
-
-def _default(x: torch.Tensor, columns_out: int) -> Mapping[str, int]:
-    """The default config.
-
-    A norm before the product moves x twice more. A norm in the epilogue reads x once more, and W, of ``columns_out`` rows, is
-    read and written. Small products get smaller tiles, so that every SM has one.
-    """
-    if x.shape[0] <= 2 * columns_out:
-        return AHEAD[0]
-    if x.dtype == torch.float32:
-        return _FULL_PRECISION
-    tma = _tma_serves(x, columns_out)
-    if cdiv(x.shape[0], 128) * cdiv(columns_out, 256) < multiprocessors(x):
-        return _config(64, 64, 64, 4, 4, tma)
-    return BEHIND[0] if tma else _config(128, 128, 64, 4, 3, 0)
-
-
-def _ahead(
+def _product_of_normed(
     x: torch.Tensor, norm_weight: torch.Tensor | None, norm_bias: torch.Tensor | None, weight: torch.Tensor,
-    bias: torch.Tensor | None, eps: float, rms_gelu: bool, config: Mapping[str, int],
+    bias: torch.Tensor | None, eps: float, rms_gelu: bool, config: str,
 ) -> torch.Tensor:  # fmt: skip
-    """The norm before the product: rows are normalized chunk by chunk into one buffer and multiplied from there."""
-    (m, k), n = x.shape, weight.shape[0]
-    y = torch.empty((m, n), dtype=x.dtype, device=x.device)
-    step = min(m, config["CHUNK"] or m)
-    buffer = torch.empty((step, k), dtype=x.dtype, device=x.device)
-    for start in range(0, m, step):
-        part, out = x[start : start + step], y[start : start + step]
-        normed = buffer[: part.shape[0]]
-        launch(
-            normed_rows_kernel, (part.shape[0],),
-            normed, part, norm_weight, norm_bias, x.stride(0), k, eps, RMS_GELU=rms_gelu,
-            BLOCK=next_power_of_2(k), num_warps=config["num_warps"],
-        )  # fmt: skip
-        if bias is None:
-            torch.mm(normed, weight.T, out=out)
-        else:
-            torch.addmm(bias, normed, weight.T, out=out)
-    return y
-
-
-def _behind(
-    x: torch.Tensor, norm_weight: torch.Tensor | None, norm_bias: torch.Tensor | None, weight: torch.Tensor,
-    bias: torch.Tensor | None, eps: float, config: Mapping[str, int],
-) -> torch.Tensor:  # fmt: skip
-    """The norm in the epilogue: x times the folded weight, corrected with each row's statistics."""
-    (m, k), n = x.shape, weight.shape[0]
-    y = torch.empty((m, n), dtype=x.dtype, device=x.device)
-    blocks = {name: value for name, value in config.items() if name != "TMA"}
-    tma = config["TMA"] and _tma_serves(x, n)
-    if config["TMA"] > tma:
-        raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
-    mean, rstd = (torch.empty(m, dtype=torch.float32, device=x.device) for _ in range(2))
-    sums, shift = (torch.empty(n, dtype=torch.float32, device=x.device) for _ in range(2))
-    folded = torch.empty((n, k), dtype=x.dtype, device=x.device)
-    block_m, block_n, block_k = (blocks[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
-    operands = ((y, block_m, block_n), (x, block_m, block_k), (folded, block_n, block_k))
-    tiles = cdiv(m, block_m) * cdiv(n, block_n)
-    block = next_power_of_2(k)
-    # A separate launch, because tiles of the product need its results for whole rows.
-    launch(
-        norm_linear_prepare_kernel, (m + n,),
-        mean, rstd, folded, sums, shift, x, weight, norm_weight, norm_bias, bias, x.stride(0), weight.stride(0),
-        m, k, eps, BLOCK=block, num_warps=max(1, min(16, block // 512)),
-    )  # fmt: skip
-    launch(
-        norm_linear_kernel, (min(tiles, multiprocessors(x)) if tma else tiles,),
-        y, x, folded,
-        *(TensorDescriptor(t, list(t.shape), [t.stride(0), 1], [rows, columns]) if tma else None
-          for t, rows, columns in operands),
-        mean, rstd, sums, shift, m, n, k, x.stride(0), EVEN_K=k % block_k == 0, FAR=not tma and is_far(x.stride(0), n), **blocks,
-    )  # fmt: skip
-    return y
+    """The result (M, N) of x (M, K), with stride 1 along K, and weight (N, K)."""
+    if x.shape[0] == 0 or weight.shape[0] == 0:
+        return x.new_empty(x.shape[0], weight.shape[0])
+    normed = normed_rows(x, norm_weight, norm_bias, eps, rms_gelu, **(unpack(config) or {}))
+    return torch.mm(normed, weight.T) if bias is None else torch.addmm(bias, normed, weight.T)
 
 
 @operator(
@@ -151,13 +41,7 @@ def _layer_norm_linear(
     x: torch.Tensor, norm_weight: torch.Tensor | None, norm_bias: torch.Tensor | None, weight: torch.Tensor,
     bias: torch.Tensor | None, eps: float, config: str,
 ) -> torch.Tensor:  # fmt: skip
-    """The result (M, N) of x (M, K), with stride 1 along K, and contiguous weight (N, K)."""
-    if x.shape[0] == 0 or weight.shape[0] == 0:
-        return torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
-    chosen = unpack(config) or _default(x, weight.shape[0])
-    if "CHUNK" in chosen:
-        return _ahead(x, norm_weight, norm_bias, weight, bias, eps, False, chosen)
-    return _behind(x, norm_weight, norm_bias, weight, bias, eps, chosen)
+    return _product_of_normed(x, norm_weight, norm_bias, weight, bias, eps, False, config)
 
 
 _layer_norm_linear.gradient(lambda *arguments: arguments[:4])(differentiate_layer_norm)
@@ -170,10 +54,7 @@ def _rms_norm_gelu_linear(
     x: torch.Tensor, norm_weight: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor | None, eps: float,
     config: str,
 ) -> torch.Tensor:  # fmt: skip
-    """The result (M, N) of x (M, K), with stride 1 along K, and weight (N, K)."""
-    if x.shape[0] == 0 or weight.shape[0] == 0:
-        return torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
-    return _ahead(x, norm_weight, None, weight, bias, eps, True, unpack(config) or AHEAD[0])
+    return _product_of_normed(x, norm_weight, None, weight, bias, eps, True, config)
 
 
 _rms_norm_gelu_linear.gradient(lambda *arguments: arguments[:3])(differentiate_rms_norm)
@@ -238,7 +119,7 @@ def rms_norm_gelu_linear(
 ) -> torch.Tensor:
     """``linear(gelu(rms_norm(x)), weight, bias)``, with GELU by the error function; otherwise as ``layer_norm_linear``.
 
-    ``eps`` is fp32's machine epsilon by default. ``config`` is one of ``AHEAD``. The product is cuBLAS's.
+    ``eps`` is fp32's machine epsilon by default. ``config`` is one of ``CONFIGS``. The product is cuBLAS's.
     """
     if not use_triton():
         return gelu_reference(x, norm_weight, weight, bias, eps)
@@ -321,15 +202,6 @@ def gelu_cost(workload: Workload, direction: str) -> Cost:
     return _cost(workload, direction, 9 if direction == FORWARD else 22, 1)
 
 
-WORKLOADS = (
-    Workload({"m": 512, "n": 128, "k": 512}, "bf16", label="small"),
-    Workload({"m": 2048, "n": 2048, "k": 2048}, "bf16", label="medium"),
-    Workload({"m": 16384, "n": 4096, "k": 4096}, "bf16", label="large"),
-    Workload({"m": 517, "n": 769, "k": 1023}, "fp16", label="ragged"),
-    Workload({"m": 32768, "n": 1024, "k": 4096}, "bf16", label="narrow"),
-    Workload({"m": 4096, "n": 14336, "k": 4096}, "bf16", label="broad"),
-    Workload({"m": 0, "n": 1024, "k": 1024}, "bf16", label="empty"),
-)
 TOLERANCE = {"fp32": 1e-5, "fp16": 9e-4, "bf16": 7e-3}
 
 LAYER_NORM_LINEAR = declare(
@@ -338,7 +210,7 @@ LAYER_NORM_LINEAR = declare(
     "m n k",
     "small 512x128x512-bf16, medium 2048x2048x2048-bf16, large 16384x4096x4096-bf16, ragged 517x769x1023-fp16, "
     "narrow 32768x1024x4096-bf16, broad 4096x14336x4096-bf16, empty 0x1024x1024-bf16",
-    triton=Implementation(layer_norm_linear, "the norm behind the product, or ahead of cuBLAS's", CONFIGS),
+    triton=Implementation(layer_norm_linear, "the norm in one pass, then cuBLAS", CONFIGS),
     eager=Implementation(layer_norm_reference, "layer_norm, then linear (cuBLAS)"),
     reference=layer_norm_reference,
     inputs=layer_norm_inputs,
@@ -353,7 +225,7 @@ RMS_NORM_GELU_LINEAR = declare(
     "m n k",
     "small 512x128x512-bf16, medium 2048x2048x2048-bf16, large 16384x4096x4096-bf16, ragged 517x769x1023-fp16, "
     "narrow 32768x1024x4096-bf16, broad 4096x14336x4096-bf16, empty 0x1024x1024-bf16",
-    triton=Implementation(rms_norm_gelu_linear, "norm and GELU in one pass, then cuBLAS", AHEAD),
+    triton=Implementation(rms_norm_gelu_linear, "norm and GELU in one pass, then cuBLAS", CONFIGS),
     eager=Implementation(gelu_reference, "rms_norm, gelu, then linear (cuBLAS)"),
     reference=gelu_reference,
     inputs=gelu_inputs,

@@ -37,18 +37,22 @@ def differentiate_layer_norm(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor |
     return tuple(each if wanted else None for each, wanted in zip(found, ctx.needs_input_grad, strict=False))
 
 
-@operator("rms_norm_gelu", fake=lambda x, *_: x.new_empty(x.shape))
-def _rms_norm_gelu(x: torch.Tensor, norm_weight: torch.Tensor | None, eps: float) -> torch.Tensor:
-    """``gelu(rms_norm(x))`` of x (M, K), with stride 1 along K."""
-    rows, columns = x.shape
-    y = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
+def normed_rows(
+    x: torch.Tensor, norm_weight: torch.Tensor | None, norm_bias: torch.Tensor | None, eps: float, rms_gelu: bool, num_warps: int = 8
+) -> torch.Tensor:  # fmt: skip
+    """``layer_norm(x)`` or, if ``rms_gelu``, ``gelu(rms_norm(x))`` of x (M, K), with stride 1 along K."""
+    (rows, columns), normed = x.shape, torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if rows:
         launch(
-            normed_rows_kernel, (rows,),
-            y, x, norm_weight, None, x.stride(0), columns, eps,
-            RMS_GELU=True, BLOCK=next_power_of_2(columns), num_warps=8,
+            normed_rows_kernel, (rows,), normed, x, norm_weight, norm_bias, x.stride(0), columns, eps,
+            RMS_GELU=rms_gelu, BLOCK=next_power_of_2(columns), num_warps=num_warps,
         )  # fmt: skip
-    return y
+    return normed
+
+
+@operator("rms_norm_gelu", fake=lambda x, *_: x.new_empty(x.shape))
+def _rms_norm_gelu(x: torch.Tensor, norm_weight: torch.Tensor | None, eps: float) -> torch.Tensor:
+    return normed_rows(x, norm_weight, None, eps, True)
 
 
 @operator(
