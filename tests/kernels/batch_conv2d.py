@@ -32,6 +32,17 @@ def check_stride_padding_and_dilation():
         close(half, F.conv2d(x.half().double(), w.half().double(), None, *options), 1e-3)
 
 
+def check_stride_two_through_descriptors():
+    """Rectangles of rows and columns of one parity. A step along 96 channels must not reach the next column."""
+    for channels, side, kernel, padding, dilation in ((32, 3, 3, 1, 1), (64, 4, 1, 0, 1), (96, 5, 3, (2, 0), 2)):
+        x, w, b = draw(2, channels, 2 * side, 8), draw(13, channels, kernel, kernel, seed=1), draw(13, seed=2)
+        x, w, b = (tensor.half() for tensor in (x, w, b))
+        x[0, 0, 1, 3] = NAN
+        wanted = F.conv2d(x.float(), w.float(), b.float(), 2, padding, dilation).half()
+        for config in (CONFIGS[0], CONFIGS[16], CONFIGS[18]):
+            close(conv2d(x, w, b, 2, padding, dilation, config=config), wanted, 1e-3)
+
+
 def check_few_channels_whose_taps_are_a_run():
     """Runs shorter than a block of channels and longer, over every edge of the image."""
     for channels, kernel, stride, padding, dilation in (

@@ -88,8 +88,12 @@ def _rectangle(pixels: int, batch: int, rows: int, columns: int) -> tuple[int, i
 
 
 def _tma_serves(x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int]) -> bool:
-    """Whether TMA can load the operands: Hopper or later, 16 bits, stride 1, channels in multiples of 16 bytes."""
-    if x.element_size() != 2 or list(stride) != [1, 1] or x.shape[3] % 8:
+    """Whether TMA can load the operands: Hopper or later, 16 bits, channels in multiples of 16 bytes, and stride 1.
+
+    Also stride 2, of images with even extents and of channels in whole steps.
+    """
+    halves = list(stride) == [2, 2] and (x.shape[1] | x.shape[2]) % 2 == x.shape[3] % 32 == 0
+    if x.element_size() != 2 or (list(stride) != [1, 1] and not halves) or x.shape[3] % 8:
         return False
     if x.is_cuda and torch.cuda.get_device_capability(x.device)[0] < 9:
         return False
@@ -131,6 +135,14 @@ def _tiles(tensor: torch.Tensor, block: list[int]) -> TensorDescriptor:
     return TensorDescriptor(tensor, list(tensor.shape), strides, block)
 
 
+def _inputs(x: torch.Tensor, tile: tuple[int, int, int], k: int, stride: int) -> TensorDescriptor:
+    """TMA descriptor of images (batch, rows, columns, channels) for ``conv2d_rectangles_kernel``."""
+    if stride == 1:
+        return _tiles(x, [*tile, k])
+    batch, rows, columns, channels = x.shape
+    return _tiles(x.view(batch, rows // 2, 2, columns // 2, 2 * channels), [tile[0], tile[1], 1, tile[2], k])
+
+
 @operator("conv2d", autocast="lower", fake=lambda x, weight, _, *steps: x.new_empty(out_shape(x, weight, *steps[:3])))
 def _conv2d(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Sequence[int], padding: Sequence[int],
@@ -152,6 +164,9 @@ def _conv2d(
     n = min(chosen["BLOCK_N"], max(16, triton.next_power_of_2(filters)))
     together = channels * (kernel_w if run else 1)
     k = min(chosen["BLOCK_K"], max(16, triton.next_power_of_2(together)))
+    if stride[0] > 1 and tma:
+        # A step must not reach from an even column into the odd one.
+        k = min(k, channels & -channels)
     options = {name: chosen[name] for name in ("num_warps", "num_stages")}
     fixed = {"KERNEL_H": kernel_h, "KERNEL_W": kernel_w, "RELU": relu, "BLOCK_N": n, "BLOCK_K": k}
     if config and chosen["TMA"] > tma:
@@ -170,10 +185,10 @@ def _conv2d(
         launch(
             conv2d_rectangles_kernel, (math.prod(tiles), splits),
             out, x, weight, shifts,
-            _tiles(y, [*tile, n]) if splits == 1 and filters % 8 == 0 else None, _tiles(x, [*tile, k]),
+            _tiles(y, [*tile, n]) if splits == 1 and filters % 8 == 0 else None, _inputs(x, tile, k, stride[0]),
             TensorDescriptor(weight, [taps, filters, channels], [channels, taps * channels, 1], [1, n, k]),
             batch, channels, rows, columns, filters, *padding, *dilation, **fixed,
-            IMAGES=tile[0], ROWS=tile[1], COLUMNS=tile[2], PDL=pdl, **options,
+            STRIDE=stride[0], IMAGES=tile[0], ROWS=tile[1], COLUMNS=tile[2], PDL=pdl, **options,
         )  # fmt: skip
         if splits > 1:
             launch(
@@ -214,8 +229,8 @@ def conv2d(
     cuDNN's, which in fp32 follow PyTorch's tf32 settings.
 
     ``config`` is one of ``CONFIGS`` of the module whose kernel runs: this one, ``grouped_conv2d`` or ``depthwise_conv2d``.
-    ``TMA`` needs stride 1, 16 bits and a multiple of 8 channels; other problems go through pointers. Raises ValueError,
-    naming the argument, for other dtypes, shapes that do not fit, and devices without CUDA.
+    ``TMA`` needs 16 bits, and a multiple of 8 channels at stride 1, or one of 32 channels and even extents at stride 2; other problems
+    go through pointers. Raises ValueError, naming the argument, for other dtypes, shapes that do not fit, and devices without CUDA.
     """
     if not use_triton():
         return reference(input, weight, bias, stride, padding, dilation, groups, relu)

@@ -93,14 +93,15 @@ def conv2d_kernel(
 def conv2d_rectangles_kernel(
     y_ptr, x_ptr, w_ptr, bias_ptr, y_tiles, x_tiles, w_tiles, batch, channels, out_height, out_width, filters,
     pad_h, pad_w, dilation_h, dilation_w,
-    KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, RELU: tl.constexpr,
+    KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE: tl.constexpr, RELU: tl.constexpr,
     IMAGES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """IMAGES x ROWS x COLUMNS pixels by BLOCK_N filters per program, at stride 1, through TMA descriptors.
+    """IMAGES x ROWS x COLUMNS pixels by BLOCK_N filters per program, at ``STRIDE`` 1 or 2, through TMA descriptors.
 
-    At stride 1 the inputs under one tap are a rectangle too. TMA fills it with zeros outside the image, so padding costs no
-    masks or address arithmetic. ``y_tiles`` is None if a pixel's filters are not a multiple of 16 bytes. The grid's second axis
+    At stride 1 the inputs under one tap are a rectangle too. At stride 2 they are one of the rows, and of the columns, of one parity:
+    ``x_tiles`` has a dimension for the parity of rows, and its last holds the channels of an even and of an odd column. TMA fills a
+    rectangle with zeros outside the image, so padding costs no masks or address arithmetic. ``y_tiles`` is None if a pixel's filters are not a multiple of 16 bytes. The grid's second axis
     splits the sum over taps and channels: each split has a result of its own in ``y``. ``PDL``: programmatic dependent launch.
     """
     if PDL:
@@ -123,9 +124,15 @@ def conv2d_rectangles_kernel(
     for step in range(first, tl.minimum(steps, first + each)):
         tap = step // blocks
         start = step % blocks * BLOCK_K
-        top = row - pad_h + tap // KERNEL_W * dilation_h
-        left = column - pad_w + tap % KERNEL_W * dilation_w
-        x = x_tiles.load([image, top, left, start]).reshape(IMAGES * ROWS * COLUMNS, BLOCK_K)
+        down = tap // KERNEL_W * dilation_h - pad_h
+        right = tap % KERNEL_W * dilation_w - pad_w
+        if STRIDE == 1:
+            x = x_tiles.load([image, row + down, column + right, start])
+        else:
+            x = x_tiles.load(
+                [image, row + (down >> 1), down & 1, column + (right >> 1), (right & 1) * channels + start]
+            )
+        x = x.reshape(IMAGES * ROWS * COLUMNS, BLOCK_K)
         w = w_tiles.load([tap, first_filter, start]).reshape(BLOCK_N, BLOCK_K)
         total = tl.dot(w, x.T, total)
     total = _finished(total.T, bias_ptr, first_filter, filters, BLOCK_N, RELU)
