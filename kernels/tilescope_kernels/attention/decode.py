@@ -23,7 +23,7 @@ _QUERIES, _KEYS = 16, 512
 #: Most spans per head: one program reads the parts of all.
 _SPLITS = 64
 #: Fixed cost of a program, in keys: its start, and writing and reading its part.
-_START = 128
+_START = 256
 
 
 @triton.jit(do_not_specialize=["keys", "splits"])
@@ -122,9 +122,11 @@ def _tiles(q: torch.Tensor) -> Mapping[str, int]:
 def _span(units: int, keys: int, block: int, slots: int) -> int:
     """Keys per program, in whole tiles of ``block``: the split of ``units`` that ends first if ``slots`` programs run at once."""
 
-    def time(splits: int) -> tuple[int, int]:
+    def time(splits: int) -> tuple[float, int]:
         span = cdiv(cdiv(keys, splits), block) * block
-        return cdiv(units * cdiv(keys, span), slots) * (span + _START), splits
+        waves = units * cdiv(keys, span) / slots
+        # After the first wave programs start one by one, and the last may do so when all others have ended.
+        return (1 if waves <= 1 else waves + 1) * (span + _START), splits
 
     best = min(range(1, min(_SPLITS, cdiv(keys, block)) + 1), key=time)
     return cdiv(cdiv(keys, best), block) * block

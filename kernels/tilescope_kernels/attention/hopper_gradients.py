@@ -36,12 +36,12 @@ _SHORT = 512
 #: One pass: elements of a tile of q or do, and stages. They fill shared memory.
 _BLOCK, _STAGES = 8192, 2
 #: Bytes of q, do and the sums of dQ of the heads that run at the same time under a causal mask, so that they stay in L2.
-_TOGETHER = 32 * 2**20
+_TOGETHER = 16 * 2**20
 #: Shared tiles of keys: most tiles per SM, most shares of a tile and fewest steps (tiles of queries) of a share; time that a program
 #: takes to start and to end, in steps; elements of dK that are stored and added up in the time of a step; the largest part of the time
 #: that sharing may leave.
 _FEW, _MOST_SHARES, _FEWEST = 4, 16, 4
-_STARTING, _ELEMENTS, _PAYS = 4.0, 750_000, 0.9
+_STARTING, _ELEMENTS, _PAYS = 6.0, 500_000, 0.9
 #: Two passes: rows of a tile and stages, for dK and dV and for dQ.
 _KV, _Q = {"BLOCK": 64, "STAGES": 2}, {"BLOCK": 32, "STAGES": 3}
 #: Descriptor of a warpgroup's share of dQ in memory.
@@ -61,8 +61,9 @@ def backward_serves(q: torch.Tensor, k: torch.Tensor, causal: bool) -> bool:
         and cdiv(queries, 128) * batch * heads > 2 * multiprocessors(q)
     ):
         return False
-    tiles_of_heads = cdiv(queries, PROGRAM.value) * batch * heads
-    return padded(columns) >= 64 and 2 * tiles_of_heads >= multiprocessors(q) and q.numel() * k.shape[2] >= _LEAST
+    # In two passes a program has half as many keys.
+    programs = cdiv(queries, PROGRAM.value) * batch * heads * (1 if padded(columns) <= 128 else 2)
+    return padded(columns) >= 64 and 2 * programs >= multiprocessors(q) and q.numel() * k.shape[2] >= _LEAST
 
 
 def shares(q: torch.Tensor, k: torch.Tensor, causal: bool) -> int:
@@ -85,9 +86,9 @@ def shares(q: torch.Tensor, k: torch.Tensor, causal: bool) -> int:
         """In steps, of the programs and of adding up."""
         waves = programs * shares / processors
         waves = waves if causal else math.ceil(waves)
-        return (
-            max(cdiv(steps, shares) + _STARTING, waves * (mean / shares + _STARTING)) + (shares > 1) * shares * adding
-        )
+        # The longest program may be the last to start.
+        longest, each = cdiv(steps, shares) + _STARTING, mean / shares + _STARTING
+        return (longest + waves * each if causal else max(longest, waves * each)) + (shares > 1) * shares * adding
 
     best = min(range(1, max(min(steps // _FEWEST, _MOST_SHARES), 1) + 1), key=time)
     return best if time(best) <= _PAYS * time(1) else 1
