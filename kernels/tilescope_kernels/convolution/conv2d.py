@@ -44,7 +44,7 @@ CONFIGS = tuple(
         (128, 128, 64, 8, 4, 1), (128, 128, 64, 4, 4, 1), (128, 64, 64, 4, 3, 1), (64, 128, 64, 4, 4, 1),
         (128, 128, 128, 8, 3, 1), (128, 128, 64, 8, 3, 0), (128, 128, 64, 4, 3, 0), (256, 128, 64, 8, 3, 0),
         (256, 64, 64, 8, 3, 0), (128, 128, 32, 8, 4, 0), (128, 64, 64, 4, 3, 0), (64, 64, 64, 4, 4, 0),
-        (64, 128, 128, 4, 4, 1), (64, 64, 128, 4, 5, 1), (64, 64, 128, 4, 5, 1, 4), (128, 128, 64, 4, 4, 1, 2),
+        (128, 256, 64, 8, 4, 1, 3), (64, 128, 128, 4, 4, 1), (64, 64, 128, 4, 5, 1), (64, 64, 128, 4, 5, 1, 4), (128, 128, 64, 4, 4, 1, 2),
     )
 )  # fmt: skip
 
@@ -56,8 +56,9 @@ _ADDED = 1024
 #: Least steps along K of a split, whose second launch takes as long, and most splits.
 _STEPS, _MOST_SPLITS = 8, 16
 
-#: Elements of the sum over taps and channels from which four stages pay, and by how much a wave must be longer than two of halves.
-_DEEP, _SPLIT_PAYS = 2880, 1.3
+#: Elements of the sum over taps and channels from which four stages pay, and from which thirds of wide tiles do; by how much a wave
+#: must be longer than two of halves.
+_DEEP, _DEEPEST, _SPLIT_PAYS = 2880, 11520, 1.3
 
 #: fp32 products run on the CUDA cores, where registers bound the tile.
 _FULL_PRECISION = _config(64, 64, 16, 8, 2, 0)
@@ -118,7 +119,14 @@ def _default(x: torch.Tensor, pixels: int, filters: int, taps: int, tma: bool) -
             return CONFIGS[0]
         # Halves of tiles fill the last wave.
         whole, half = triton.cdiv(tiles(128, 128), programs), triton.cdiv(2 * tiles(128, 128), programs)
-        return _config(128, 128, 64, 4, 4, 1, 2 if 2 * whole >= _SPLIT_PAYS * half else 1)
+        splits = 2 if 2 * whole >= _SPLIT_PAYS * half else 1
+        # So do thirds of tiles that are twice as wide.
+        third, is_deep = triton.cdiv(3 * tiles(128, 256), programs), taps * x.shape[3] >= _DEEPEST
+        if whole == 2 and is_deep and filters % 256 == 0 and 4 * third < 3 * (half if splits == 2 else 2 * whole):
+            wide = (128, 256, 64, 8, 4, 1, 3)
+        else:
+            wide = (128, 128, 64, 4, 4, 1, splits)
+        return _config(*wide)
     if not tma or not large:
         return _config(64, 64, 64, 4, 4, 1) if tiles(128, 128) < programs / 2 else CONFIGS[0]
     # Of 64 filters the second tile is the third with fewer stages.
