@@ -1,6 +1,6 @@
 """FP8 (e4m3) matrix products with scales per operand, per row of ``a`` and column of ``b``, or per block.
 
-On Hopper, large products with scales per block use ``fp8_blocks_hopper``.
+On Hopper, products of many tiles with scales per block use ``fp8_blocks_hopper``.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents
 
 from tilescope_kernels._shared.checks import FLOATING, use_triton
-from tilescope_kernels._shared.descriptors import workspace
-from tilescope_kernels._shared.launching import launch, multiprocessors
+from tilescope_kernels._shared.descriptors import tiles
+from tilescope_kernels._shared.launching import capability, launch, multiprocessors, shared_memory
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels._shared.reach import is_far
@@ -23,107 +24,103 @@ from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import fp8_blocks_hopper, scaled_matmul
 from tilescope_kernels.matrix_products.bytes_product import bytes_product
 from tilescope_kernels.matrix_products.scaled_matmul import pointer_operands
+from tilescope_kernels.matrix_products.split_k import add_parts
 from tilescope_kernels.quantization.quantize_kernels import GROUP
 from tilescope_kernels.spec import Config, Cost, Draw, Implementation, KernelSpec, Workload, declare, drawn
 
 _GROUP = tl.constexpr(GROUP)
 
 
-@triton.jit
-def _step(total, a, b_tiles, scale_a, scale_b_ptr, scale_bn, start_n, start_k, N):
-    """Add the scaled product of ``a`` and a tile of b to ``total``. Scales past the last column are 0."""
-    scale_b = tl.load(scale_b_ptr + start_n // _GROUP * scale_bn, mask=start_n < N, other=0.0)
-    return total + tl.dot(a, b_tiles.load([start_n, start_k]).T) * (scale_a * scale_b)[:, None]
-
-
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def fp8_matmul_blocks_kernel(
-    a_ptr, b_ptr, c_ptr, scale_a_ptr, scale_b_ptr, M, N, K, stride_am, stride_bn, stride_cm,
+    a_tiles, b_tiles, a_ptr, b_ptr, c_ptr, parts_ptr, scale_a_ptr, scale_b_ptr, M, N, K, stride_am, stride_bn, stride_cm,
     scale_am, scale_ak, scale_bk, scale_bn,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, TMA: tl.constexpr, PARTS: tl.constexpr,
-    EVEN_K: tl.constexpr, FAR: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, SPLITS: tl.constexpr,
+    EVEN_K: tl.constexpr, FAR: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Compute tiles ``program, program + programs, ...`` through tensor descriptors (``TMA``), or a tile per program.
+    """Compute a tile of c per program or, of ``SPLITS`` parts along K, one part, which goes to ``parts`` (programs, BLOCK_M, BLOCK_N).
 
-    128 products along K share scales, so their sum is scaled and then accumulated in fp32. The ``BLOCK_N`` columns of a part,
-    at most 128, share a scale of b. A tile has 1, 2 or 4 ``PARTS``, which share the operand a. One part is scaled while the
-    next is multiplied, so that only two need registers for products.
+    128 products along K share scales, so their sum is scaled and then accumulated in fp32. A tile's columns, at most 128, share a scale
+    of b. Operands come through descriptors, or through pointers where those are None. Fewer than 64 rows are the columns of a transposed
+    tile: tensor cores of Hopper multiply 64 rows. ``PDL``: programmatic dependent launch.
     """
-    if TMA:
-        a_tiles = tl.make_tensor_descriptor(a_ptr, [M, K], [stride_am, 1], [BLOCK_M, _GROUP])
-        b_tiles = tl.make_tensor_descriptor(b_ptr, [N, K], [stride_bn, 1], [BLOCK_N, _GROUP])
-        c_tiles = tl.make_tensor_descriptor(c_ptr, [M, N], [stride_cm, 1], [BLOCK_M, BLOCK_N])
-        tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N * PARTS)
-        for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0)):
-            start_m, start_n = tile_origin(tile, M, N, BLOCK_M, BLOCK_N * PARTS, GROUP_M)
-            m = start_m + tl.arange(0, BLOCK_M)
-            scale_a_row = scale_a_ptr + m * scale_am
-            part_0 = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-            part_1 = part_0
-            part_2 = part_0
-            part_3 = part_0
-            for step in range(0, tl.cdiv(K, _GROUP)):
-                k = step * _GROUP
-                scale_a = tl.load(scale_a_row + step * scale_ak, mask=m < M, other=0.0)
-                column = scale_b_ptr + step * scale_bk
-                a = a_tiles.load([start_m, k])
-                part_0 = _step(part_0, a, b_tiles, scale_a, column, scale_bn, start_n, k, N)
-                if PARTS > 1:
-                    part_1 = _step(part_1, a, b_tiles, scale_a, column, scale_bn, start_n + BLOCK_N, k, N)
-                if PARTS > 2:
-                    part_2 = _step(part_2, a, b_tiles, scale_a, column, scale_bn, start_n + 2 * BLOCK_N, k, N)
-                    part_3 = _step(part_3, a, b_tiles, scale_a, column, scale_bn, start_n + 3 * BLOCK_N, k, N)
-            c_tiles.store([start_m, start_n], part_0.to(c_ptr.dtype.element_ty))
-            if PARTS > 1:
-                c_tiles.store([start_m, start_n + BLOCK_N], part_1.to(c_ptr.dtype.element_ty))
-            if PARTS > 2:
-                c_tiles.store([start_m, start_n + 2 * BLOCK_N], part_2.to(c_ptr.dtype.element_ty))
-                c_tiles.store([start_m, start_n + 3 * BLOCK_N], part_3.to(c_ptr.dtype.element_ty))
-    else:
-        start_m, start_n = tile_origin(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
-        m = start_m + tl.arange(0, BLOCK_M)
-        scale_a_ptr += m * scale_am
-        scale_b_ptr += start_n // _GROUP * scale_bn
-        total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        for start_k in range(0, K, _GROUP):
-            scale_a = tl.load(scale_a_ptr, mask=m < M, other=0.0)
-            scale_b = tl.load(scale_b_ptr)
+    if PDL:
+        gdc_launch_dependents()
+    TURNED: tl.constexpr = BLOCK_M < 64
+    start_m, start_n = tile_origin(tl.program_id(0) // SPLITS, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    m = tl.arange(0, BLOCK_M)
+    n = tl.arange(0, BLOCK_N)[None, :]
+    valid = start_m + m < M
+    scale_rows = scale_a_ptr + (start_m + m) * scale_am
+    scale_columns = scale_b_ptr + start_n // _GROUP * scale_bn
+    total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32) if TURNED else tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    steps = tl.cdiv(K, _GROUP)
+    each = tl.cdiv(steps, SPLITS)
+    first = tl.program_id(0) % SPLITS * each
+    for step in range(first, tl.minimum(steps, first + each)):
+        k = step * _GROUP
+        scale = tl.load(scale_rows + step * scale_ak, mask=valid, other=0.0) * tl.load(scale_columns + step * scale_bk)
+        if a_tiles is None:
             a, b = pointer_operands(
-                a_ptr, b_ptr, M, N, K, stride_am, stride_bn, start_m, start_n, start_k, BLOCK_M, BLOCK_N, _GROUP, EVEN_K, FAR,
+                a_ptr, b_ptr, M, N, K, stride_am, stride_bn, start_m, start_n, k, BLOCK_M, BLOCK_N, _GROUP, EVEN_K, FAR,
             )  # fmt: skip
-            total += tl.dot(a, b) * (scale_a * scale_b)[:, None]
-            scale_a_ptr += scale_ak
-            scale_b_ptr += scale_bk
-        n = start_n + tl.arange(0, BLOCK_N)[None, :]
-        c_tile = c_ptr + m[:, None].to(tl.int64) * stride_cm + n
-        tl.store(c_tile, total.to(c_ptr.dtype.element_ty), mask=(m[:, None] < M) & (n < N))
+            total += tl.dot(a, b) * scale[:, None]
+        elif TURNED:
+            a, b = a_tiles.load([start_m, k]), b_tiles.load([start_n, k])
+            total += tl.dot(b, a.T) * scale[None, :]
+        else:
+            a, b = a_tiles.load([start_m, k]), b_tiles.load([start_n, k])
+            total += tl.dot(a, b.T) * scale[:, None]
+    if TURNED:
+        total = total.T
+    if SPLITS > 1:
+        part = parts_ptr + tl.program_id(0).to(tl.int64) * (BLOCK_M * BLOCK_N) + m[:, None] * BLOCK_N + n
+        tl.store(part, total, mask=valid[:, None])
+    else:
+        c_tile = c_ptr + (start_m + m)[:, None].to(tl.int64) * stride_cm + start_n + n
+        tl.store(c_tile, total.to(c_ptr.dtype.element_ty), mask=valid[:, None] & (start_n + n < N))
 
 
 CONFIGS = scaled_matmul.sweep(2)
-#: ``PROGRAMS`` persistent programs run per SM: of two, one scales while the other multiplies. 0 is a program per tile, through
-#: pointers and with one part. 4 parts spill a few registers, but read a quarter less from L2 than 2. All configs are for
-#: the Triton kernel; the Hopper kernel has none and runs only where no config is given.
+
+
+def _block_config(m: int, n: int, warps: int, stages: int, tma: int, splits: int = 1) -> dict[str, int]:
+    tile = {"BLOCK_M": m, "BLOCK_N": n, "GROUP_M": 8, "TMA": tma, "SPLITS": splits}
+    return {**tile, "num_warps": warps, "num_stages": stages}
+
+
+#: With ``TMA`` and through pointers, all for the Triton kernel; the Hopper kernel has none and runs only where no config is given.
 BLOCK_CONFIGS = tuple(
-    {
-        "BLOCK_M": m, "BLOCK_N": n, "GROUP_M": 8, "TMA": int(programs > 0), "PARTS": parts, "PROGRAMS": programs,
-        "num_warps": warps, "num_stages": stages,
-    }
-    for m, n, warps, stages, programs, parts in (
-        (128, 64, 8, 3, 2, 2), (128, 64, 8, 4, 1, 2), (128, 128, 8, 4, 1, 1), (128, 64, 8, 3, 1, 4), (128, 64, 8, 4, 1, 4),
-        (256, 32, 8, 3, 1, 4), (64, 64, 4, 3, 2, 2), (64, 128, 4, 3, 2, 1), (128, 64, 8, 3, 2, 1), (64, 64, 4, 3, 1, 4),
-        (128, 128, 8, 3, 0, 1), (128, 128, 8, 4, 0, 1), (128, 128, 8, 2, 0, 1), (64, 128, 4, 3, 0, 1), (64, 128, 4, 4, 0, 1),
-        (64, 64, 4, 4, 0, 1), (64, 64, 4, 3, 0, 1), (128, 64, 8, 4, 0, 1), (256, 64, 8, 3, 0, 1),
+    _block_config(*parts)
+    for parts in (
+        (64, 128, 4, 4, 1), (128, 64, 8, 4, 1), (64, 128, 4, 4, 1, 2), (64, 128, 4, 4, 1, 4), (128, 64, 4, 4, 1, 4),
+        (16, 64, 4, 6, 1), (16, 64, 4, 6, 1, 3), (16, 64, 4, 6, 1, 6), (16, 128, 4, 4, 1), (32, 64, 4, 6, 1, 3), (32, 128, 4, 4, 1),
+        (128, 128, 8, 3, 0), (128, 128, 8, 4, 0), (128, 128, 8, 2, 0), (64, 128, 4, 3, 0), (64, 128, 4, 4, 0),
+        (64, 64, 4, 4, 0), (64, 64, 4, 3, 0), (128, 64, 8, 4, 0), (256, 64, 8, 3, 0),
     )
 )  # fmt: skip
-#: Config for few tiles.
-_SMALL = next(known for known in BLOCK_CONFIGS if known["BLOCK_M"] == known["BLOCK_N"] == 64 and not known["TMA"])
+#: Config for few tiles, through pointers.
+_SMALL = next(known for known in BLOCK_CONFIGS if known["BLOCK_M"] == known["BLOCK_N"] == 64)
+#: Least steps along K of a part, with up to 32 rows and with more.
+_STEPS_OF_FEW, _STEPS = 4, 12
 
 
 def _fits(known: Mapping[str, int], c: torch.Tensor) -> bool:
-    """Whether a config of ``BLOCK_CONFIGS`` fits the shared memory of the GPU of ``c``."""
-    return scaled_matmul.fits_device(
-        {**known, "BLOCK_N": known["BLOCK_N"] * known["PARTS"], "BLOCK_K": GROUP, "HALVES": known["PARTS"] - 1}, c
-    )
+    """Whether the operands of a config of ``BLOCK_CONFIGS`` fit the shared memory of the GPU of ``c``."""
+    return (known["BLOCK_M"] + known["BLOCK_N"]) * GROUP * known["num_stages"] <= shared_memory(c) - 1024
+
+
+def _in_parts(m: int, n: int, k: int, programs: int) -> dict[str, int] | None:
+    """The config of few rows, or of few tiles that are split along K, so that every SM has two or three parts; else None."""
+    steps = triton.cdiv(k, GROUP)
+    if m <= 32:
+        rows, resident = 16 if m <= 16 else 32, 3 * programs
+        if triton.cdiv(n, 64) > resident:
+            return _block_config(rows, 128, 4, 4, 1)
+        splits = min(resident // triton.cdiv(n, 64), steps // _STEPS_OF_FEW)
+        return _block_config(rows, 64, 4, 6, 1, max(1, splits))
+    splits = min(2 * programs // (triton.cdiv(m, 64) * triton.cdiv(n, 128)), steps // _STEPS)
+    return _block_config(64, 128, 4, 4, 1, max(1, splits)) if m <= 64 or splits > 1 else None
 
 
 @operator("fp8_matmul", fake=lambda a, b, _, __, dtype, *___: a.new_empty(a.shape[0], b.shape[0], dtype=dtype))
@@ -149,27 +146,31 @@ def _fp8_matmul_blocks(
     """Product of ``a`` (M, K) and ``b`` (N, K)."""
     (m, k), n = a.shape, b.shape[0]
     c = torch.empty((m, n), dtype=dtype, device=a.device)
-    given = unpack(config)
+    given, tma = unpack(config), scaled_matmul.tma_serves(a, b, c)
+    if given is None and tma and capability(a) == 90:
+        given = _in_parts(m, n, k, multiprocessors(a))
     if given is None and fp8_blocks_hopper.serves(a, b, c):
         fp8_blocks_hopper.launch(a, b, c, scale_a, scale_b)
         return c
-    tma = scaled_matmul.tma_serves(a, b, c)
     if given is None:
         few = m <= 64 or 2 * triton.cdiv(m, 128) * triton.cdiv(n, 128) < 3 * multiprocessors(a)
         fitting = (known for known in BLOCK_CONFIGS if known["TMA"] <= tma and _fits(known, c))
         given = _SMALL if few else next(fitting)
     if given["TMA"] and not tma:
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
-    tiles = triton.cdiv(m, given["BLOCK_M"]) * triton.cdiv(n, given["BLOCK_N"] * given["PARTS"])
-    grid = (min(tiles, given["PROGRAMS"] * multiprocessors(a)) if given["TMA"] else tiles,)
-    strides = a.stride(0), b.stride(0), c.stride(0)
-    triton.set_allocator(workspace)
+    high, wide, splits = (given[name] for name in ("BLOCK_M", "BLOCK_N", "SPLITS"))
+    count, strides = triton.cdiv(m, high) * triton.cdiv(n, wide), (a.stride(0), b.stride(0), c.stride(0))
+    parts = torch.empty((count * splits, high, wide), dtype=torch.float32, device=a.device) if splits > 1 else None
+    # Programmatic dependent launch: the second launch starts early and waits for the parts.
+    pdl = splits > 1 and capability(a) >= 90
     launch(
-        fp8_matmul_blocks_kernel, grid,
-        a, b, c, scale_a, scale_b, m, n, k, *strides, *scale_a.stride(), *scale_b.stride(),
-        EVEN_K=k % GROUP == 0, FAR=is_far(*strides),
-        **{name: value for name, value in given.items() if name != "PROGRAMS"},
+        fp8_matmul_blocks_kernel, (count * splits,),
+        *((tiles(a, high, GROUP), tiles(b, wide, GROUP)) if given["TMA"] else (None, None)),
+        a, b, c, parts, scale_a, scale_b, m, n, k, *strides, *scale_a.stride(), *scale_b.stride(),
+        EVEN_K=k % GROUP == 0, FAR=is_far(*strides), PDL=pdl, **{name: value for name, value in given.items() if name != "TMA"},
     )  # fmt: skip
+    if parts is not None:
+        add_parts(c, parts, 0, {**given, "C_COLUMNS": False, "SCALES": 0}, pdl=pdl)
     return c
 
 

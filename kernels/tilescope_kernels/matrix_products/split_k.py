@@ -14,6 +14,7 @@ Operands are 16-bit, or FP8 or INT8 with few tiles (``bytes_product``).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 import triton
@@ -29,6 +30,8 @@ from tilescope_kernels.matrix_products.scales import _scaled, kind
 
 #: Least multiply-adds, with rows counted as at least 16: of 16-bit operands, of these with up to 64 rows, and of unaligned ones.
 _LEAST, _LEAST_FEW, _LEAST_COPIED = 2**26, 2**23, 2**24
+#: Most elements of b for narrow tiles of few rows.
+_LITTLE = 2**21
 
 
 @triton.jit
@@ -148,6 +151,8 @@ def _few(m: int, n: int, k: int, programs: int) -> dict[str, int]:
     splits = max(1, min(64, programs // tiles, k // 512)) if programs >= 4 * tiles and k >= 1536 else 1
     if m > 64 and programs >= 2 * tiles and k >= 4096:
         splits = max(splits, 2)
+    if m <= 16 and n * k <= _LITTLE and cdiv(n, 32) <= programs:
+        return plan_of(16, 32, 256, 4, 3)
     if n <= 32:
         return plan_of(64, 16 if n <= 16 else 32, 256, 4, 5, splits)
     return plan_of(*smallest_tile(_TILES, m, n, programs), splits)
@@ -215,11 +220,22 @@ def write_product(
         sums = torch.int32 if integer else torch.float32
         parts = torch.empty((others * splits, tile_m, tile_n), dtype=sums, device=a.device)
         tiles(parts, whole, others * splits)
-        # Few elements per program, so that small results have many programs.
-        rows = min(tile_m, max(1, (256 if tile_n <= 64 else 2048) // tile_n))
-        launch(
-            add_parts_kernel, (others * (tile_m // rows),), out, parts, *scales, m, n, max(out.stride()), whole, SPLITS=splits, ROWS=rows, PDL=pdl,
-            **tiling, num_warps=max(1, min(4, rows * tile_n // 256)), **({"launch_pdl": True} if pdl else {}),
-        )  # fmt: skip
+        add_parts(out, parts, whole, {"SPLITS": splits, **tiling}, scales, pdl)
     if out is not c:
         copy_rows(c, out)
+
+
+def add_parts(
+    c: torch.Tensor, parts: torch.Tensor, whole: int, tiling: Mapping[str, Any],
+    scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, None] = (None, None), pdl: bool = False,
+) -> None:  # fmt: skip
+    """Add up ``parts`` (tiles * splits, rows, columns) of the tiles from ``whole`` on, by ``tiling``'s parameters of the kernel."""
+    pieces, high, wide = parts.shape
+    # Few elements per program, so that small results have many programs.
+    rows = min(high, max(1, (256 if wide <= 64 else 2048) // wide))
+    names = ("BLOCK_M", "BLOCK_N", "GROUP_M", "SPLITS", "C_COLUMNS", "SCALES")
+    launch(
+        add_parts_kernel, (pieces // tiling["SPLITS"] * (high // rows),), c, parts, *scales, *c.shape, max(c.stride()), whole,
+        ROWS=rows, PDL=pdl, **{name: tiling[name] for name in names},
+        num_warps=max(1, min(4, rows * wide // 256)), **({"launch_pdl": True} if pdl else {}),
+    )  # fmt: skip
