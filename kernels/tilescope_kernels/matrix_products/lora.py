@@ -52,15 +52,15 @@ _INLINE = tuple(
     for parts in (
         (128, 256, 64, 8, 3, 1, 1, 1), (256, 128, 64, 8, 3, 1, 1, 1), (128, 128, 64, 8, 4, 1, 0, 1),
         (128, 128, 64, 8, 3, 1, 0, 1), (128, 128, 64, 8, 3, 0, 0, 1), (64, 128, 64, 4, 3, 0, 0, 1),
-        (64, 64, 64, 4, 4, 0, 0, 1),
+        (64, 64, 64, 4, 4, 0, 0, 1), (16, 32, 256, 2, 5, 0, 0, 1),
     )
 )  # fmt: skip
 #: For fp32, which runs on CUDA cores, and for unaligned rows, whose elements each have an address and a mask: registers
 #: bound the tile.
 NARROW = _config(32, 64, 32, 4, 2)
 CONFIGS = (*TUNED, *_INLINE, NARROW)
-#: For few rows, which every tile reads anyway: at most a tile of 64x64 an SM, and more.
-_FEW_ROWS = (_INLINE[6], _INLINE[5])
+#: For few rows, which every tile reads anyway: at most a tile of 64x64 an SM, and more. For up to 16 rows, at most one of 16x32 an SM.
+_FEW_ROWS, _FEWEST_ROWS = (_INLINE[6], _INLINE[5]), _INLINE[7]
 
 #: Configs of ``lora_down_kernel``: few rows per tile for many tiles, and enough stages to saturate HBM. Ranks above 64 need
 #: the second to fit 99 KB of shared memory; the third is for fp32 and unaligned rows.
@@ -104,7 +104,8 @@ def _chosen(x: torch.Tensor, n: int, rank: int, tma: bool) -> Mapping[str, int]:
         return triton.cdiv(x.shape[0], high) * triton.cdiv(n, wide)
 
     if x.shape[0] <= 64 and rank <= 16:
-        return _FEW_ROWS[tiles(64, 64) > programs]
+        fewest = x.shape[0] <= 16 and tiles(16, 32) <= programs and _fits(_FEWEST_ROWS, x, rank)
+        return _FEWEST_ROWS if fewest else _FEW_ROWS[tiles(64, 64) > programs]
     if tiles(64, 64) <= 2 * programs:
         return _SMALL
     if tiles(128, 128) < programs:
