@@ -358,7 +358,7 @@ def tiling(m: int, n: int, k: int, programs: int) -> Tiling | None:
         Tiling(block_m, _whole_parts(k, split))
         for block_m in _STEP
         for split in range(1, 9)
-        if split == 1 or _tiles_of(m, n, block_m) * split <= programs
+        if split == 1 or _tiles_of(m, n, block_m) * split <= 2 * programs
     ]
     candidates += [
         Tiling(block_m, 1, 2)
