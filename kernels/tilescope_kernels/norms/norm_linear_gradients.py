@@ -38,14 +38,15 @@ def differentiate_layer_norm(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor |
 
 
 def normed_rows(
-    x: torch.Tensor, norm_weight: torch.Tensor | None, norm_bias: torch.Tensor | None, eps: float, rms_gelu: bool, num_warps: int = 8
+    x: torch.Tensor, norm_weight: torch.Tensor | None, norm_bias: torch.Tensor | None, eps: float, rms_gelu: bool, num_warps: int | None = None
 ) -> torch.Tensor:  # fmt: skip
     """``layer_norm(x)`` or, if ``rms_gelu``, ``gelu(rms_norm(x))`` of x (M, K), with stride 1 along K."""
     (rows, columns), normed = x.shape, torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    block = next_power_of_2(columns)
     if rows:
         launch(
             normed_rows_kernel, (rows,), normed, x, norm_weight, norm_bias, x.stride(0), columns, eps,
-            RMS_GELU=rms_gelu, BLOCK=next_power_of_2(columns), num_warps=num_warps,
+            RMS_GELU=rms_gelu, BLOCK=block, num_warps=num_warps or min(16, max(4, block // 1024)),
         )  # fmt: skip
     return normed
 
