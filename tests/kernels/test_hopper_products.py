@@ -66,7 +66,7 @@ def test_split_plan_leaves_others_what_they_serve_better():
 
 
 @pytest.mark.parametrize(("extents", "tile", "splits"), [
-    ((1, 1024, 4096), (16, 64), 8), ((16, 768, 768), (16, 64), 1), ((1, 10240, 8192), (16, 128), 1),
+    ((1, 1024, 4096), (16, 64), 8), ((16, 768, 768), (16, 32), 1), ((16, 1600, 1600), (16, 64), 3), ((1, 10240, 8192), (16, 128), 1),
     ((16, 28672, 4096), (16, 256), 1), ((16, 37888, 3584), (16, 64), 1), ((64, 12288, 4096), (64, 128), 1),
     ((128, 768, 768), (64, 64), 1), ((128, 1600, 6400), (64, 64), 2), ((512, 1600, 1600), (64, 128), 1),
     ((512, 3584, 4096), (128, 128), 1),
@@ -207,6 +207,15 @@ def test_pairs_operand_across_k_is_loaded_in_whole_boxes():
     # A longer load takes longer.
     product = Product(1504, 1504, 1504, 132)
     assert boxed.time(product) > narrow.time(product)
+
+
+def test_narrow_pairs_fill_a_wave_that_square_tiles_leave():
+    # 128 tiles of 128x112 for 132 SMs, where tiles of 128x128 are 112. Not where K is short, or where square tiles fill the wave.
+    (module, tiling), (short, _), (full, _) = (
+        choice(*operands(512, n, k)) for n, k in ((3584, 4096), (3584, 1024), (4096, 4096))
+    )
+    assert (module, tiling.wide, tiling.stacked) == (matmul_pairs, 112, True)
+    assert short is full is split_k
 
 
 def test_plans_of_a_product_and_its_gradients(monkeypatch):

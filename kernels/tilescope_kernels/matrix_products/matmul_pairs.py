@@ -215,9 +215,10 @@ def matmul_pairs_kernel(
 
 def plan(a: torch.Tensor, b: torch.Tensor) -> Pairs | None:
     """The tiling of a product with a contiguous result; None where pairs do not serve it or others may be as quick."""
-    if not pairs.serves(a, b) or not matmul_hopper.serves(a, b):
+    product = Product.of(a, b)
+    if not pairs.serves(a, b) or not (matmul_hopper.serves(a, b) or matmul_tilings.is_between(product)):
         return None
-    return tiling_of_pairs(Product.of(a, b), _along_k(a, b))
+    return tiling_of_pairs(product, _along_k(a, b))
 
 
 def _along_k(a: torch.Tensor, b: torch.Tensor) -> tuple[bool, bool]:

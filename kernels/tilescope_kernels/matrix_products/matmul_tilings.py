@@ -178,7 +178,9 @@ def tiling(product: Product, aligned_c: bool = True) -> Alone:
 
 #: Microseconds: of a launch until the first operands arrive; of a step of a 128x256 tile, and of any step besides; so much slower with
 #: 128 rows for each warpgroup; of loading a row or column of a step; and of writing a tile.
-_START, _MULTIPLYING, _ANY_STEP, _TALL, _ROW, _WRITING = 3.8, 0.592, 0.06, 1.03, 1.56e-3, 1.5
+_START, _MULTIPLYING, _ANY_STEP, _TALL, _ROW, _WRITING = 3.8, 0.625, 0.01, 1.03, 1.56e-3, 1.5
+#: Slowdown of pairs that share the smaller operand, with 64 rows for each warpgroup.
+_SMALLER = 1.03
 #: A step takes as long as the slower of multiplying and loading, and longer where they are close.
 _POWER = 8
 #: Microseconds of tiles of one SM: their start, and what they estimate as a step. Pairs are chosen if tiles of one SM take so much longer
@@ -235,7 +237,7 @@ class Pairs(Tiling):
         return 5 * self.ordered(along_k).loaded <= 6 * self.wide
 
     def time(self, product: Product) -> float:
-        """Estimated microseconds."""
+        """Estimated microseconds. They are more where a pair shares the smaller operand: more tiles read the other one."""
         if self.turned:
             product = product.turned
         (down, across), area = self.extents, self.height * self.wide / UNIT
@@ -247,7 +249,8 @@ class Pairs(Tiling):
         )
         step = (multiplying**_POWER + loading**_POWER) ** (1 / _POWER)
         waves = cdiv(cdiv(product.m, down) * cdiv(product.n, across), product.programs // 2)
-        return _START + waves * (product.steps * step + _WRITING * area)
+        shared = 1.0 if self.rows == 128 or self.stacked == (product.n >= product.m) else _SMALLER
+        return shared * (_START + waves * (product.steps * step + _WRITING * area))
 
 
 def _ring(rows: int, loaded: int, wide: int) -> tuple[int, int]:
@@ -263,7 +266,7 @@ def _pairs(rows: int, wide: int) -> Pairs:
 
 
 #: Others have the least estimate at no size of the models.
-TILES = (_pairs(128, 160), _pairs(64, 208))
+TILES = (_pairs(128, 160), *(_pairs(64, wide) for wide in (208, 96, 112, 144, 160, 224)))
 PAIRS = tuple(
     replace(each, stacked=stacked, turned=turned)
     for each in TILES
@@ -272,15 +275,28 @@ PAIRS = tuple(
 )
 
 
+#: Takes as long as tiles of 128x128 of one SM.
+_SQUARE = _pairs(64, 128)
+
+
+def is_between(product: Product) -> bool:
+    """Whether tiles of 128x128 are at most the SMs and those of 64x128 are more, along a K so long that narrower tiles of pairs may pay."""
+    (m, n, _, programs, askew), long = product, product.steps >= 32
+    fits = cdiv(m, 128) * cdiv(n, 128) <= programs < cdiv(m, 64) * cdiv(n, 128)
+    return long and fits and min(m, n) >= 512 and not any(askew)
+
+
 @functools.lru_cache(maxsize=4096)
 def tiling_of_pairs(product: Product, along_k: tuple[bool, bool]) -> Pairs | None:
-    """The tiling for a result with many tiles. None where tiles of one SM may be as quick."""
+    """The tiling for a result with many tiles, or ``is_between``. None where tiles of one SM may be as quick."""
     if product.k < _LEAST_K:
         return None
     served = [each.ordered(along_k) for each in PAIRS if each.serves(along_k)]
     if not served:
         return None
     time, best = quickest(served, lambda each: each.time(product))
+    if is_between(product):
+        return best if _GAIN * time < _SQUARE.time(product) else None
     others, _ = quickest(TILINGS, lambda each: each.time(product))
     if any(product.askew):
         others = min(others, of_copies(product)[0])

@@ -151,7 +151,7 @@ def _few(m: int, n: int, k: int, programs: int) -> dict[str, int]:
     splits = max(1, min(64, programs // tiles, k // 512)) if programs >= 4 * tiles and k >= 1536 else 1
     if m > 64 and programs >= 2 * tiles and k >= 4096:
         splits = max(splits, 2)
-    if m <= 16 and n * k <= _LITTLE and cdiv(n, 32) <= programs:
+    if m <= 16 and splits == 1 and n * k <= _LITTLE and cdiv(n, 32) <= programs:
         return plan_of(16, 32, 256, 4, 3)
     if n <= 32:
         return plan_of(64, 16 if n <= 16 else 32, 256, 4, 5, splits)
