@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from tilescope.execution import launches, offline
+from tilescope_kernels import fp8_matmul, lora_linear
 from tilescope_kernels.matrix_products import (
     bytes_product,
     fp8_blocks_hopper,
@@ -162,6 +163,27 @@ def test_fp8_blocks_groups_have_the_faster_waves():
 
     assert serves(64, 7168, 4096) and serves(128, 4096, 4096) and serves(1024, 4096, 4096)
     assert not serves(64, 36864, 4096) and not serves(512, 512, 512) and not serves(4096, 4096, 4096, torch.float32)
+
+
+@pytest.mark.parametrize(("extents", "tile"), [
+    ((16, 4096, 7168), (16, 64, 6)), ((16, 36864, 7168), (16, 128, 1)), ((128, 7168, 18432), (64, 128, 2)), ((128, 7168, 2048), None),
+])  # fmt: skip
+def test_fp8_blocks_of_few_rows_have_parts_for_every_sm(extents, tile):
+    m, n, k = extents
+    a, b = matrix(m, k, torch.float8_e4m3fn), matrix(n, k, torch.float8_e4m3fn)
+    scales = (matrix(rows, k // 128, torch.float32) for rows in (m, n // 128))
+    with launches.catch() as seen:
+        fp8_matmul(a, b.T, next(scales), next(scales).T)
+    found = seen[0].arguments
+    assert tile == (tuple(found[name] for name in ("BLOCK_M", "BLOCK_N", "SPLITS")) if "SPLITS" in found else None)
+
+
+def test_lora_of_few_rows_has_a_tile_for_every_sm():
+    x, of_x, of_y = matrix(16, 14336), matrix(16, 14336), matrix(4096, 16)
+    with launches.catch() as seen:
+        lora_linear(x, matrix(4096, 14336), of_x, of_y)
+    (found,) = (launch.arguments for launch in seen)
+    assert (found["BLOCK_M"], found["BLOCK_N"]) == (16, 32)
 
 
 def pairs(tiling, *, turned_a=False, turned_b=False, dtype=torch.bfloat16):
