@@ -1,4 +1,4 @@
-"""Joules of a call by NVML's counter, over at least half a second of calls one after the other: caches are as the calls leave them."""
+"""Joules of a call by NVML's counter, over at least a second of calls one after the other: caches are as the calls leave them."""
 
 from __future__ import annotations
 

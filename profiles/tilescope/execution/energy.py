@@ -7,8 +7,8 @@ from collections.abc import Generator
 
 from tilescope.hardware import device
 
-#: Seconds of repetitions over which energy is counted.
-LONG = 0.5
+#: Seconds of repetitions over which energy is counted, and between two looks at the counter, each of which takes milliseconds.
+LONG, _LOOK = 1.0, 0.04
 
 
 def counting() -> Generator[None, None, dict[str, float]]:
@@ -21,17 +21,21 @@ def counting() -> Generator[None, None, dict[str, float]]:
 
     known = first = device.power()
     begun, times, counts = time.perf_counter(), 0, False
+    looked = begun
     while known:
         yield
-        torch.cuda.synchronize()
         times += 1
+        if time.perf_counter() - looked < _LOOK:
+            continue
+        torch.cuda.synchronize()
+        looked = time.perf_counter()
         known, before = device.power(), known
-        passed = time.perf_counter() - begun
+        passed = looked - begun
         if known == before:
             continue
         if counts and passed >= LONG:
             used = known["energy"] - first["energy"]
             return {**known, "energy": used / times, "power": used / passed, **device.clocks()}
         if not counts:
-            first, begun, times, counts = known, time.perf_counter(), 0, True
+            first, begun, times, counts = known, looked, 0, True
     return {}
