@@ -123,21 +123,19 @@ def test_structs_are_laid_out_as_in_cuptis_headers():
 
 @pytest.mark.parametrize(("chip", "capability"), [("GH100", "9.0"), ("GA100", "8.0"), ("GB100", "10.0")])
 def test_bytes_time_and_bf16_operations_fit_one_pass(real, chip, capability):
-    assert [plan.passes for plan in planning.plans(real, chip, capability)] == [1]
-    first, *others = planning.plans(real, chip, capability, (*planning.FIRST, "tensor_ops_fp16"))
+    (first,) = planning.plans(real, chip, capability)
     assert first.passes == 1
     assert {READ, WRITTEN, TIME, "lts__t_bytes.sum", "sm__ops_path_tensor_src_bf16_dst_fp32.sum"} <= {*first.counters}
-    assert sorted(plan.passes for plan in others)[-1] == planning.MOST_PASSES
 
 
 @pytest.mark.parametrize(("chip", "capability", "least"), [("GH100", "9.0", 19), ("GA100", "8.0", 18)])
 def test_all_counters_are_one_plan(real, chip, capability, least):
-    (plan,) = planning.whole(real, chip, capability)
+    (plan,) = planning.plans(real, chip, capability, planning.PRODUCTS)
     stalls = [name for name in plan.counters if name.startswith("smsp__average_warps_issue_stalled_")]
     assert len(stalls) >= least, "only Hopper has tensor cores to wait for by a name of their own"
     assert {"l1tex__t_sector_hit_rate.pct", "sm__ops_path_tensor_src_int8.sum", READ, TIME} <= {*plan.counters}
     assert 1 < plan.passes < 16
-    (fewer,) = planning.whole(real, chip, capability, products=False)
+    (fewer,) = planning.plans(real, chip, capability, planning.OTHERS)
     assert fewer.passes < plan.passes and {name for name in plan.counters if "tensor" not in name} <= {*fewer.counters}
 
 

@@ -101,7 +101,7 @@ def of_call(
         cupti = library.load()
         cupti.initialize()
         chip = cupti.chip(torch.cuda.current_device())
-        plans = planning.whole(cupti, chip, capability, products=products)
+        plans = planning.plans(cupti, chip, capability, planning.PRODUCTS if products else planning.OTHERS)
         with launch_names.seen(cupti) as functions:
             look(call)
         if not functions:

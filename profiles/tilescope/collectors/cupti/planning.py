@@ -12,11 +12,12 @@ from tilescope.collectors.cupti import structures
 from tilescope.collectors.cupti.library import CuptiError, Library, Refused
 from tilescope.table.metrics import METRICS
 
-#: Metrics of the first pass, as far as the chip can count them in one (GH100: all).
+#: Metrics that one pass counts, where the chip can (GH100).
 FIRST = ("gpu_time", "dram_bytes_read", "dram_bytes_written", "l2_bytes", "l1_bytes", "tensor_ops_bf16", "sm_clock", "dram_clock",
          "dram_bytes_per_cycle", "dram_throughput")  # fmt: skip
-#: Most passes for one metric of ``plans``: on a GH100 fp16 and int8 operations take two, a throughput eight.
-MOST_PASSES = 2
+#: All metrics but a throughput, which alone takes eight passes on a GH100; and those of kernels that are no matrix products.
+PRODUCTS = tuple(dict.fromkeys((*FIRST, *(metric for metric in METRICS if metric != "sm_throughput"))))
+OTHERS = tuple(metric for metric in PRODUCTS if metric in FIRST or not metric.startswith("tensor_ops_"))
 #: The start of names of values that ncu computes from a launch's shape and resources.
 _COMPUTED = ("launch__", "sm__maximum_warps_per_active_cycle")
 _RANGE_PROFILER = 0
@@ -31,8 +32,8 @@ class Plan:
     image: bytes
 
 
-#: Plans of ``whole`` by the library's path and its other arguments.
-_planned: dict[tuple[str, str, str, bool], list[Plan]] = {}
+#: Plans by the library's path and the other arguments.
+_planned: dict[tuple[str, str, str, tuple[str, ...]], list[Plan]] = {}
 
 
 @contextlib.contextmanager
@@ -61,60 +62,19 @@ def plan(library: Library, chip: str, counters: Sequence[str]) -> Plan:
 
 
 def plans(library: Library, chip: str, capability: str, metrics: Sequence[str] = FIRST) -> list[Plan]:
-    """Plans for the metrics that the chip has. Each plan takes one pass with as many metrics as fit.
-
-    A metric that needs more passes has a plan of its own; one that needs more than ``MOST_PASSES`` has none. Raises Refused for an
-    unknown chip.
-    """
-    with host(library, chip):
-        pass  # raises Refused once, before any metric is tried
-    counted = {metric: [name for name, _ in METRICS[metric].terms(capability)] for metric in metrics}
-    # All of FIRST is tried at once, since most chips count it in one pass: each trial takes milliseconds.
-    whole = [name for metric in FIRST for name in counted.get(metric, ())]
-    first = _possible(library, chip, whole)
-    together, alone = ([first] if first and first.passes == 1 else []), list[Plan]()
-    for metric, counters in counted.items():
-        if together and metric in FIRST and together[0] is first:
-            continue
-        single = _possible(library, chip, counters) if counters else None
-        if single is None or single.passes > MOST_PASSES:
-            continue
-        if single.passes > 1:
-            alone.append(single)
-            continue
-        for place, known in enumerate(together):
-            both = _possible(library, chip, [*known.counters, *counters])
-            if both and both.passes == 1:
-                together[place] = both
-                break
-        else:
-            together.append(single)
-    return [*together, *alone]
-
-
-def whole(library: Library, chip: str, capability: str, *, products: bool = True) -> list[Plan]:
-    """The plan for all counters. Empty where the chip has none. Raises Refused for an unknown chip.
-
-    A throughput, which alone takes eight passes, is left to ncu. Without ``products`` operations of the tensor pipes are left out
-    but for those of ``FIRST``: on a GH100 that makes 8 passes of 13.
-    """
-    key = library.path, chip, capability, products
-    if key in _planned:
-        return _planned[key]
-    with host(library, chip):
-        pass  # raises Refused once, before any metric is tried
-    metrics = [
-        metric
-        for metric in METRICS
-        if metric in FIRST or (metric != "sm_throughput" and (products or not metric.startswith("tensor_ops_")))
-    ]
-    terms = {name for metric in metrics for name, _ in METRICS[metric].terms(capability)}
-    names = sorted(name for name in terms if not name.startswith(_COMPUTED))
-    # All are tried at once, and one by one only where the chip lacks some.
-    found = _possible(library, chip, names) or _possible(
-        library, chip, [name for name in names if _possible(library, chip, [name])]
-    )
-    return _planned.setdefault(key, [found] if found and found.passes else [])
+    """The plan that reads the metrics, as far as the chip has them. Empty where it has none. Raises Refused for an unknown chip."""
+    key = library.path, chip, capability, tuple(metrics)
+    if key not in _planned:
+        with host(library, chip):
+            pass  # raises Refused once, before any metric is tried
+        terms = dict.fromkeys(name for metric in metrics for name, _ in METRICS[metric].terms(capability))
+        names = [name for name in terms if not name.startswith(_COMPUTED)]
+        # All are tried at once, and one by one only where the chip lacks some.
+        found = _possible(library, chip, names) or _possible(
+            library, chip, [name for name in names if _possible(library, chip, [name])]
+        )
+        _planned[key] = [found] if found and found.passes else []
+    return _planned[key]
 
 
 def _possible(library: Library, chip: str, counters: Sequence[str]) -> Plan | None:
