@@ -217,6 +217,28 @@ def tail_product_kernel(a_ptr, b_ptr, k, ZERO: tl.constexpr, SIZE: tl.constexpr)
 
 
 @triton.jit
+def bounded_product_kernel(  # noqa: PLR0917
+    a_ptr, b_ptr, out_ptr, k, WAY: tl.constexpr, SIZE: tl.constexpr
+):
+    """Lanes that block pointers leave out are zeros on a GPU, which a product and a sum may use, but not a maximum."""
+    bounds: tl.constexpr = (0, 1)
+    left = tl.make_block_ptr(a_ptr, (SIZE, k), (k, 1), (0, 0), (SIZE, SIZE), (1, 0))
+    right = tl.make_block_ptr(b_ptr, (k, SIZE), (SIZE, 1), (0, 0), (SIZE, SIZE), (1, 0))
+    a = tl.load(left, boundary_check=bounds)  # without other
+    b = tl.load(right, boundary_check=bounds)
+    at = tl.arange(0, SIZE)
+    if WAY == "max":
+        tl.store(out_ptr + at, tl.max(a * 2, 1))
+    elif WAY == "sum of more":
+        tl.store(out_ptr + at, tl.sum(a + 1, 1))
+    elif WAY == "sum":
+        tl.store(out_ptr + at, tl.sum(a * a, 1) + tl.sum(b * tl.exp(b), 0))
+    else:
+        product = tl.dot(a, tl.dot(b, a * 2, input_precision="ieee") - b, input_precision="ieee")
+        tl.store(out_ptr + at[:, None] * SIZE + at[None], product)
+
+
+@triton.jit
 def row_sums_kernel(x_ptr, out_ptr, rows, k, BLOCK: tl.constexpr):
     """Only rows, which are not added, have lanes without a value where ``k`` is whole blocks."""
     row, total = tl.arange(0, BLOCK), tl.zeros((BLOCK,), tl.float32)

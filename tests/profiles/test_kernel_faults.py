@@ -268,8 +268,13 @@ def rearranged(way: str, *, other: bool = False) -> Callable[[], object]:
     return lambda: faulty.rearranged_kernel[(1,)](shaped(96), shaped(128), 96, way, other, BLOCK=128)
 
 
+def bounded(way: str) -> Callable[[], object]:
+    return lambda: faulty.bounded_product_kernel[(1,)](*(shaped(32, 32) for _ in range(3)), 20, way, 32)
+
+
 DOUBTFUL = {
     **{way: (rearranged(way), "without other") for way in ("sort", "topk", "histogram", "interleave", "columns", "atomic")},
+    **{f"a {way} of a block pointer": (bounded(way), "without other") for way in ("max", "sum of more")},
     "a reduction": (lambda: faulty.row_max_kernel[(64,)](shaped(64, 1000), shaped(64), 1000, BLOCK=1024), "without other"),
     "a loop": (lambda: faulty.added_up_kernel[(1,)](shaped(1000), shaped(1), 1000, BLOCK=256), "without other"),
     "a sum of a scan": (lambda: faulty.scanned_kernel[(1,)](shaped(1000), shaped(1), 1000, BLOCK=1024), "without other"),
@@ -294,6 +299,7 @@ def test_doubtful_code_is_a_warning_with_its_line(name):
 MEANT = {
     **{f"{way} of all lanes": rearranged(way, other=True) for way in ("sort", "topk")},
     **{way: rearranged(way) for way in ("rows", "flip", "masked atomic")},
+    **{f"a {way} of a block pointer": bounded(way) for way in ("product", "sum")},
     "whole rows": lambda: faulty.row_max_kernel[(64,)](shaped(64, 1024), shaped(64), 1024, BLOCK=1024),
     "a value in place of lanes": lambda: faulty.replaced_kernel[(64,)](shaped(64, 1000), shaped(64), 1000, BLOCK=1024),
     "a product with zeros": lambda: faulty.tail_product_kernel[(1,)](shaped(32, 32), shaped(32, 32), 20, "rows", 32),

@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilescope.collectors import assembly, ttir
 from tilescope.collectors.ttir import Operation
+from tilescope.execution import kernel_syntax
 
 if TYPE_CHECKING:
     from tilescope.execution.launches import Launch
@@ -39,7 +40,7 @@ class Value:
     """What is known of a value: its ``range``, the dimensions along which it ``varies``, and the parameter whose memory it is in.
 
     ``wraps`` is the line of its first part that does not fit its type. ``empty`` is the line of a load that left lanes without
-    a value, ``along`` are the dimensions of those lanes. ``zero`` are the dimensions along which lanes that a mask leaves out are 0.
+    a value, ``along`` are the dimensions of those lanes, which are ``filled`` with zeros if a block pointer's bounds left them out. ``zero`` are the dimensions along which lanes that a mask leaves out are 0.
     ``short`` elements fit TF32, because they were converted from a narrower type.
     """
 
@@ -49,6 +50,7 @@ class Value:
     wraps: int | None = None
     empty: int | None = None
     along: frozenset[int] = frozenset()
+    filled: bool = False
     zero: frozenset[int] = frozenset()
     short: bool = False
 
@@ -70,13 +72,19 @@ class Code:
     wrapping arithmetic and the parameter, ``undefined`` the lines of loads that leave lanes without a value, each with the line
     that combines them, and ``tf32`` the lines of fp32 products as TF32.
 
-    ``given`` are the launch's arguments, and ``sizes`` the elements from a parameter's address to the end of its memory.
+    ``given`` are the launch's arguments, ``sizes`` the elements from a parameter's address to the end of its memory, and ``bounded``
+    the lines of loads by block pointers that leave out what is out of bounds.
     """
 
     def __init__(
-        self, function: ttir.Function | None, last: Sequence[int], given: Mapping[str, Any], sizes: Mapping[str, int]
+        self,
+        function: ttir.Function | None,
+        last: Sequence[int],
+        given: Mapping[str, Any],
+        sizes: Mapping[str, int],
+        bounded: Collection[int] = (),
     ) -> None:
-        self.function, self.last, self.given, self.sizes = function, last, given, sizes
+        self.function, self.last, self.given, self.sizes, self.bounded = function, last, given, sizes, bounded
         self.values: dict[str, Value] = {}
         self.wrapping: dict[tuple[int, str], int] = {}
         self.undefined: dict[int, int] = {}
@@ -92,7 +100,8 @@ class Code:
         """The code of a launch whose kernel has this TTIR."""
         sizes = {n: _elements(tensor) for n, tensor in launch.arguments.items() if hasattr(tensor, "untyped_storage")}
         function = ttir.read(assembly.portable(text), launch.file.name)
-        return cls(function, [extent - 1 for extent in launch.grid], launch.arguments, sizes)
+        bounded = kernel_syntax.lines_with(launch.function.fn, "load", "boundary_check")
+        return cls(function, [extent - 1 for extent in launch.grid], launch.arguments, sizes, bounded)
 
     def first(self, line: int) -> str:
         """The first program in which the line wraps."""
@@ -202,21 +211,26 @@ class Code:
         if len(operands) != 2 or operation.line is None or operands[1].range == (1, 1):
             zero = operands[1].varies if len(operands) == 3 and operands[2].range == (0, 0) else frozenset[int]()
             return [Value(varies=varies, zero=zero)]
-        return [Value(varies=varies, empty=operation.line, along=operands[1].varies)]
+        filled = operation.line in self.bounded
+        return [Value(varies=varies, empty=operation.line, along=operands[1].varies, filled=filled)]
 
     def _reduce(self, operation: Operation) -> list[Value]:
         axis = operation.number("axis")
         # ``tl.flip`` and ``tl.sort`` swap the lanes of a pair by this reduction.
-        swaps = _shapes(operation)[0][axis] == 2 and any(one.name == "arith.xori" for one in operation.regions[0])
+        region = [one.name for one in operation.regions[0]]
+        swaps, adds = (
+            _shapes(operation)[0][axis] == 2 and "arith.xori" in region,
+            region[0] in ("arith.addf", "arith.addi"),
+        )
         results = []
         for value in self._operands(operation)[: len(operation.results)]:
             left = _moved(value, lambda n: None if n == axis else n - (n > axis))
             empty, along = None if axis in value.along else value.empty, left.along
             if swaps and value.along:
                 empty, along = value.empty, frozenset({_ANYWHERE})
-            else:
+            elif not (adds and value.filled):
                 self._fill(operation, value, axis)
-            results.append(Value(varies=left.varies, empty=empty, along=along))
+            results.append(Value(varies=left.varies, empty=empty, along=along, filled=adds and value.filled))
         return results
 
     def _compare(self, operation: Operation) -> list[Value]:
@@ -241,7 +255,8 @@ class Code:
     def _dot(self, operation: Operation) -> list[Value]:
         a, b = self._operands(operation)[:2]
         for value, axis, other, along in ((a, 1, b, 0), (b, 0, a, 1)):
-            if along not in other.zero:
+            zeros = other.zero | other.along if other.filled else other.zero
+            if along not in zeros and not value.filled:
                 self._fill(operation, value, axis)
         rounded = re.search(r"inputPrecision = tf32\b", operation.text) and "xf32> *" in operation.text
         if operation.line and rounded and not (a.short and b.short):
@@ -329,7 +344,9 @@ def _elementwise(operation: Operation, operands: list[Value]) -> Value:
     empty = next((value for value in operands if value.empty), _UNKNOWN)
     along = frozenset().union(*(value.along for value in operands if value.empty))
     zero = frozenset[int]()
+    filled = False
     if operation.name in ("arith.mulf", "arith.extf", "arith.truncf"):
+        filled = any(value.filled and value.along >= along for value in operands)
         zero = zero.union(*(value.zero for value in operands))
     elif operation.name in ("arith.uitofp", "arith.extui") and re.search(r"i1>? to ", operation.text):
         zero = varies
@@ -352,7 +369,7 @@ def _elementwise(operation: Operation, operands: list[Value]) -> Value:
         wraps = operation.line if result.high > LARGEST or result.low < -LARGEST - 1 else None
     if operation.name in _HASHING or operation.name.startswith("arith.cmp"):
         wraps = None
-    return Value(result, varies, wraps=wraps, empty=empty.empty, along=along, zero=zero, short=short)
+    return Value(result, varies, wraps=wraps, empty=empty.empty, along=along, filled=filled, zero=zero, short=short)
 
 
 def _hull(ranges: Sequence[Range | None]) -> Range | None:
@@ -372,6 +389,7 @@ def _either(*values: Value) -> Value:
         next((value.wraps for value in values if value.wraps), None),
         empty.empty,
         empty.along,
+        any(value.empty for value in values) and all(value.filled for value in values if value.empty),
     )
 
 

@@ -20,6 +20,13 @@ def default_precision(python: Any, line: int) -> bool:
     return bool(found) and not any(keyword.arg in {None, *_PRECISIONS} for node in found for keyword in node.keywords)
 
 
+def lines_with(python: Any, name: str, keyword: str) -> set[int]:
+    """The lines of the function's file that call a function of that name with the keyword."""
+    found = calls(python, name, tree=_tree(python, whole=True))
+    named = [node for node in found if any(one.arg == keyword for one in node.keywords)]
+    return {line for node in named for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+
+
 def computed_from_memory(python: Any, line: int) -> bool:
     """Whether the value of a ``store`` at the line of the function is computed from loaded values.
 
