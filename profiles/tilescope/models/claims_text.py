@@ -50,6 +50,17 @@ def provenance(runs: Iterable[LoadedRun]) -> str:
     return "\n".join(dict.fromkeys(lines))
 
 
+def by_device(lines: Iterable[str]) -> str:
+    """Lines of ``provenance`` as one a device: its first and last date, and every version."""
+    dates: dict[str, list[str]] = {}
+    versions: dict[str, dict[str, None]] = {}
+    for device, date, *named in (line.split(", ") for line in lines):
+        dates.setdefault(device, []).append(date)
+        versions.setdefault(device, {}).update(dict.fromkeys(named))
+    spans = {device: " to ".join(dict.fromkeys([min(on), max(on)])) for device, on in dates.items()}
+    return "\n".join(", ".join([device, span, *versions[device]]) for device, span in spans.items())
+
+
 def _text(words: object) -> str:
     """Text with Markdown and HTML escaped: names come from runs, which are not trusted."""
     line = one_line(words, 10_000).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

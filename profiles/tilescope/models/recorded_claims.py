@@ -41,17 +41,17 @@ def kept(folder: Path) -> tuple[list[dict[str, Any]], str] | None:
 
 
 def every() -> tuple[pd.DataFrame, str]:
-    """``claims.best`` and ``claims_text.provenance`` of all recordings: as they are stored, else computed."""
+    """``claims.best`` of all recordings, stored or computed, and their devices, dates and versions."""
     rows: list[dict[str, Any]] = []
-    measured: dict[str, None] = {}
+    measured: list[str] = []
     for folder in folders():
         found = kept(folder)
         if found is None:
             loaded = store.open_run(folder)
             found = claims.of_run(loaded), claims_text.provenance([loaded])
         rows += found[0]
-        measured |= dict.fromkeys(found[1].splitlines())
-    return claims.best(rows), "\n".join(measured)
+        measured += found[1].splitlines()
+    return claims.best(rows), claims_text.by_device(measured)
 
 
 def folders() -> list[Path]:
