@@ -94,3 +94,17 @@ def test_callers_of_inlined_code_are_read_from_both_forms():
     older = older.replace("standard.py:216:16\n", "standard.py:216:16 @[ own.py:33:15 ]\n")
     older = older.replace("py:196:12\n", "py:196:12 @[ standard.py:216:16 @[ own.py:33:15 ] ]\n")
     assert assembly.with_callers(newer) == assembly.with_callers(older) == older
+
+
+def test_inline_assembly_has_the_place_of_its_first_instruction():
+    newer = """
+	// begin inline asm
+	.loc	1 8 13                          // own.py:8:13
+	mov.u32 %r1, 0x0;
+	.loc	1 9 13                          // own.py:9:13
+	ld.global.b32 { %r1 }, [ %rd1 + 0 ];
+
+	// end inline asm
+	.loc	1 9 22                          // own.py:9:22
+"""
+    assert assembly.with_callers(newer) == newer.replace("\t.loc\t1 9 13                          // own.py:9:13\n", "")

@@ -29,6 +29,8 @@ _INLINED = re.compile(
     r"^(\s*\.loc\s+(\d+\s+\d+\s+\d+))(?:, function_name \S+, inlined_at ((\d+)\s+(\d+)\s+(\d+)))?(\s*//\s*)(\S+)$",
     re.MULTILINE,
 )
+#: Inline assembly, such as a load: its first place, and what follows.
+_INLINE = re.compile(r"(// begin inline asm\n(?:\s*\.loc\b.*\n)*)((?:.*\n)*?)(?=\s*// end inline asm)")
 _FROM_LINE = re.compile(r'^\s*//## File "([^"]*)", line (\d+)')
 _INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s*(.*?)\s*;?\s*$")
 
@@ -138,7 +140,10 @@ def of_file(texts: Mapping[str, str], file: str) -> dict[str, str]:
 
 
 def with_callers(ptx: str) -> str:
-    """PTX whose line directives name the callers of inlined code in their comments alone, as ``frames`` reads them."""
+    """PTX whose line directives name the callers of inlined code in their comments alone, as ``frames`` reads them.
+
+    Inline assembly has the place of its first instruction: from Triton 3.9 on each further one has the next line of the file.
+    """
     files = dict(re.findall(r'^\s*\.file\s+(\d+)\s+"(?:[^"\n]*/)?([^"/\n]+)"', ptx, re.MULTILINE))
     callers = dict[str, str]()
 
@@ -151,7 +156,8 @@ def with_callers(ptx: str) -> str:
         callers[place] = f" @[ {files.get(file, '')}:{line}:{column}{callers.get(caller, '')} ]"
         return f"{directive}{gap}{name}{callers[place]}"
 
-    return _INLINED.sub(written, ptx)
+    one_place = _INLINE.sub(lambda match: match[1] + re.sub(r"^\s*\.loc\b.*\n", "", match[2], flags=re.MULTILINE), ptx)
+    return _INLINED.sub(written, one_place)
 
 
 def attributed(ptx: str, file: str) -> str:
