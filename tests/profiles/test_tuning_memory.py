@@ -1,5 +1,6 @@
 """The memory of timings that processes share, and exported winners."""
 
+import contextlib
 import dataclasses
 import json
 import sqlite3
@@ -58,7 +59,7 @@ def test_one_that_writes_a_new_database_is_waited_for(kept):
 def test_merging_takes_the_later_timing(kept, tmp_path, monkeypatch):
     other = memory.Memory(tmp_path / "other.sqlite3")
     other.keep(PROBLEM, {"a": ([5e-3], ""), "c": ([1e-3], "")})
-    with sqlite3.connect(other.path) as database:
+    with contextlib.closing(sqlite3.connect(other.path)) as database, database:
         database.execute("UPDATE timings SET at = '2000-01-01T00:00:00+00:00' WHERE config = 'a'")
     kept.keep(PROBLEM, {"a": ([2e-3], "")})
     assert kept.merge(other.path) == 1
