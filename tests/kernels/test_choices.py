@@ -8,6 +8,8 @@ from tilescope_kernels.attention import attention_configs, hopper_gradients
 from tilescope_kernels.attention.decode import _span, decode_serves
 from tilescope_kernels.attention.paged import _spans
 
+from .releases import GLUON
+
 
 @pytest.fixture(autouse=True)
 def hopper():
@@ -44,7 +46,12 @@ def test_attention_config_depends_on_the_number_of_tiles():
 
 
 @pytest.mark.parametrize(
-    ("scale", "name"), [(1.0, "attention_hopper_kernel"), (0.0, "attention_kernel"), (1e-40, "attention_kernel")]
+    ("scale", "name"),
+    [
+        pytest.param(1.0, "attention_hopper_kernel", marks=GLUON),
+        (0.0, "attention_kernel"),
+        (1e-40, "attention_kernel"),
+    ],
 )
 def test_attention_scale_of_zero_is_left_to_triton(scale, name):
     q = meta(2, 16, 2048, 128)

@@ -3,6 +3,8 @@
 import pytest
 from tilescope_kernels import CATALOG
 
+from .releases import GLUON
+
 #: Bytes of shared memory a block may use, by target.
 LIMITS = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024, 120: 99 * 1024}
 TARGETS = {spec.name: {target for target in LIMITS if f"sm_{target}" in spec.targets} for spec in CATALOG}
@@ -47,6 +49,7 @@ def _functions(launches, name, workload="large", target=90):
     return {row["function"] for row in mine if row["workload"] == workload}
 
 
+@GLUON
 @of("attention", "causal_attention")
 def test_hoppers_attention_is_hoppers(launches, name):
     backward = {"attention_backward_hopper_kernel", "attention_backward_sums_kernel"}
@@ -60,6 +63,7 @@ def test_backward_launches_are_seen(launches, name):
     assert any("backward" in function for function in _functions(launches, name))
 
 
+@GLUON
 @of("cross_entropy")
 def test_a_gradient_that_came_with_the_loss_is_only_scaled(launches, name):
     # The first of the loss alone, the others of it with its gradient.
@@ -67,6 +71,7 @@ def test_a_gradient_that_came_with_the_loss_is_only_scaled(launches, name):
     assert _functions(launches, name) == expected
 
 
+@GLUON
 @of("matmul")
 def test_hoppers_large_products_are_hoppers(launches, name):
     assert "matmul_hopper_kernel" in _functions(launches, name)
@@ -75,6 +80,7 @@ def test_hoppers_large_products_are_hoppers(launches, name):
     assert not any("hopper" in row["function"] for row in others)
 
 
+@GLUON
 @of("fp8_matmul_blocks")
 def test_hoppers_fp8_blocks_are_hoppers(launches, name):
     assert _functions(launches, name) == {"fp8_matmul_blocks_hopper_kernel"}
@@ -82,6 +88,7 @@ def test_hoppers_fp8_blocks_are_hoppers(launches, name):
         assert _functions(launches, name, "small", target) == {"fp8_matmul_blocks_kernel"}
 
 
+@GLUON
 @of("w8a16_matmul")
 def test_hoppers_large_w8a16_is_hoppers(launches, name):
     assert _functions(launches, name) == {"w8a16_matmul_hopper_kernel"}

@@ -5,6 +5,8 @@ import tilescope_kernels as kernels
 import torch
 from tilescope.execution import launches, offline
 
+from .releases import GLUON
+
 PARTIAL = "sum_partials_kernel"
 
 
@@ -40,9 +42,9 @@ def test_rows_apart_get_the_general_kernel():
 
 @pytest.mark.parametrize(("columns", "dtype", "strided", "wanted"), [
     (24576, torch.bfloat16, False, "softmax_pieces_kernel"),
-    (65536, torch.bfloat16, False, {"HELD": 14, "TAIL": 2, "WIDTH": 8, "SKEWED": False}),
-    (32768, torch.float16, True, {"HELD": 8, "TAIL": 0, "WIDTH": 8, "SKEWED": False}),
-    (32767, torch.float32, False, {"HELD": 28, "TAIL": 4, "WIDTH": 4, "SKEWED": True}),
+    pytest.param(65536, torch.bfloat16, False, {"HELD": 14, "TAIL": 2, "WIDTH": 8, "SKEWED": False}, marks=GLUON),
+    pytest.param(32768, torch.float16, True, {"HELD": 8, "TAIL": 0, "WIDTH": 8, "SKEWED": False}, marks=GLUON),
+    pytest.param(32767, torch.float32, False, {"HELD": 28, "TAIL": 4, "WIDTH": 4, "SKEWED": True}, marks=GLUON),
     (32767, torch.bfloat16, True, "softmax_online_kernel"),
     (69632, torch.bfloat16, False, "softmax_online_kernel"),
 ])  # fmt: skip

@@ -24,7 +24,7 @@ _DESCRIPTOR = "TensorDescriptor"
 #: The least integer that int32 does not hold.
 BEYOND = 2**31
 _INT32 = range(-BEYOND, BEYOND)
-#: Whether this Triton has what kernels in Gluon call.
+#: Whether this Triton has the functions that the kernels in Gluon call: 3.9 removed some.
 GLUON = tuple(map(int, triton.__version__.split(".")[:2])) < (3, 9)
 
 
@@ -173,13 +173,8 @@ def multiprocessors(tensor: torch.Tensor) -> int:
 def capability(tensor: torch.Tensor) -> int:
     """Compute capability of the GPU that a launch is for, such as 90 for Hopper; 0 where it is interpreted.
 
-    For a meta tensor it is the capability of Triton's compilation target. Kernels in Gluon are chosen by it. The interpreter cannot run
-    them, and from 3.9 on Triton lacks functions that they call, so it is 0 there, too.
+    For a meta tensor it is the capability of Triton's compilation target.
     """
-    return _capability(tensor) if GLUON else 0
-
-
-def _capability(tensor: torch.Tensor) -> int:
     if tensor.is_cuda:
         found = _properties(tensor.device)
         return int(10 * found.major + found.minor)
@@ -190,6 +185,11 @@ def _capability(tensor: torch.Tensor) -> int:
     return int(target.arch) if target and target.backend == "cuda" else 0
 
 
+def gluon_capability(tensor: torch.Tensor) -> int:
+    """The capability that kernels in Gluon are chosen by; 0 where Triton lacks what they call, so that other kernels serve."""
+    return capability(tensor) if GLUON else 0
+
+
 def shared_memory(tensor: torch.Tensor) -> int:
     """Bytes of shared memory that a thread block may use on the tensor's GPU; an H200's where a launch is interpreted.
 
@@ -197,4 +197,4 @@ def shared_memory(tensor: torch.Tensor) -> int:
     """
     if tensor.is_cuda:
         return int(_properties(tensor.device).shared_memory_per_block_optin)
-    return {80: 163, 86: 99, 87: 163, 89: 99, 120: 99, 121: 99}.get(_capability(tensor), 227) * 1024
+    return {80: 163, 86: 99, 87: 163, 89: 99, 120: 99, 121: 99}.get(capability(tensor), 227) * 1024

@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.checks import FLOATING, check_alike, check_tensors, check_together, use_triton
-from tilescope_kernels._shared.launching import capability, cdiv, launch
+from tilescope_kernels._shared.launching import cdiv, gluon_capability, launch
 from tilescope_kernels._shared.operators import operator, pack, rows_like, wants_grad
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention.attention_configs import CONFIGS, chosen_config
@@ -58,7 +58,9 @@ def _tma_serves(*tensors: torch.Tensor) -> bool:
 
 def _specializes(*tensors: torch.Tensor) -> bool:
     """Whether the kernels for Hopper accept these operands."""
-    return capability(tensors[0]) == 90 and padded(tensors[0].shape[3]) in (64, 128, 256) and _tma_serves(*tensors)
+    return (
+        gluon_capability(tensors[0]) == 90 and padded(tensors[0].shape[3]) in (64, 128, 256) and _tma_serves(*tensors)
+    )
 
 
 def _tiles(tensor: torch.Tensor, rows: int, tma: int) -> TensorDescriptor | None:

@@ -11,7 +11,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
-from tilescope_kernels._shared.launching import capability, cdiv, multiprocessors, shared_memory
+from tilescope_kernels._shared.launching import cdiv, gluon_capability, multiprocessors, shared_memory
 from tilescope_kernels._shared.online_softmax import LOG2_E
 from tilescope_kernels._shared.row_ends import begin_of, ends_of, whole_part
 
@@ -333,7 +333,7 @@ def plan(x: torch.Tensor, dx: torch.Tensor) -> tuple[int, int, dict[str, int]] |
     Programs share an SM if their rows fit, with half the warps each: one computes while another waits at a barrier.
     """
     rows, columns = x.shape
-    if capability(x) == 0 or x.element_size() != 2 or columns < _LEAST or x.data_ptr() % 16 or dx.data_ptr() % 16:
+    if gluon_capability(x) == 0 or x.element_size() != 2 or columns < _LEAST or x.data_ptr() % 16 or dx.data_ptr() % 16:
         return None
     # The compiler proves 16-byte alignment from extents that are multiples of 16.
     skewed = columns % 16 > 0 or x.stride(0) % 16 > 0

@@ -22,7 +22,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from tilescope_kernels._shared.launching import capability, cdiv, multiprocessors
+from tilescope_kernels._shared.launching import cdiv, gluon_capability, multiprocessors
 from tilescope_kernels._shared.launching import launch as start
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.hopper_store import advance
@@ -207,7 +207,7 @@ def serves(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
     """
     tiles, programs = _count(*c.shape, 2), multiprocessors(a)
     return (
-        capability(a) == 90
+        gluon_capability(a) == 90
         and c.dtype in (torch.bfloat16, torch.float16)
         and 0 not in (*c.shape, a.shape[1])
         and tma_serves(a, b, c)

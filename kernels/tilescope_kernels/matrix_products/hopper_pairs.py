@@ -13,7 +13,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from tilescope_kernels._shared.launching import capability
+from tilescope_kernels._shared.launching import gluon_capability
 from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K
 
 #: Elements of a step along K, bytes of a row of it, and of 64 rows.
@@ -157,4 +157,4 @@ def arrive_at_both(barrier, rank, valid):
 
 def serves(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether the GPU, Triton and 16-bit operands fit clusters of programs, and TMA can write a contiguous result."""
-    return KNOWN and capability(a) == 90 and a.dtype in (torch.float16, torch.bfloat16) and b.shape[1] % 8 == 0
+    return KNOWN and gluon_capability(a) == 90 and a.dtype in (torch.float16, torch.bfloat16) and b.shape[1] % 8 == 0

@@ -27,7 +27,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from tilescope_kernels._shared.descriptors import gluon_tiles
-from tilescope_kernels._shared.launching import capability, cdiv, launch, multiprocessors
+from tilescope_kernels._shared.launching import cdiv, gluon_capability, launch, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import SECTOR, aligned, columns, is_aligned
 from tilescope_kernels.matrix_products.hopper_store import PART, advance, store_parts
@@ -315,7 +315,7 @@ def serves(a: torch.Tensor, b: torch.Tensor) -> bool:
     Not for up to 64 rows: half of a tile would be empty, and copying b would take longer than the product.
     """
     (m, k), n, size = a.shape, b.shape[1], a.element_size()
-    if capability(a) != 90 or a.dtype not in _DTYPES or k * size < _STEP.value or n < PART.value:
+    if gluon_capability(a) != 90 or a.dtype not in _DTYPES or k * size < _STEP.value or n < PART.value:
         return False
     # Tensor cores take one-byte operands only if they are contiguous along K.
     if size == 1 and (a.stride(1) != 1 or b.stride(0) != 1):

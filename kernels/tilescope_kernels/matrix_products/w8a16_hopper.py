@@ -29,7 +29,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.extra.cuda import gdc_wait
 
 from tilescope_kernels._shared.descriptors import gluon_tiles
-from tilescope_kernels._shared.launching import capability, cdiv, launch, multiprocessors
+from tilescope_kernels._shared.launching import capability, cdiv, gluon_capability, launch, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import copy_rows, is_aligned, room
 from tilescope_kernels.matrix_products.hopper_store import advance
@@ -383,7 +383,7 @@ def serves(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether this is Hopper and TMA loads the operands, which have 16 bits and more than a few rows, and INT8."""
     m, k = x.shape
     several = m > _FEW and x.element_size() == 2 and 0 not in (k, weight.shape[0])
-    return capability(x) == 90 and several and tma_serves(x, weight, x)
+    return gluon_capability(x) == 90 and several and tma_serves(x, weight, x)
 
 
 def plan(x: torch.Tensor, weight: torch.Tensor) -> Tiling | None:

@@ -16,8 +16,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from tilescope_kernels._shared.launching import (
-    capability,
     cdiv,
+    gluon_capability,
     launch,
     multiprocessors,
     next_power_of_2,
@@ -163,7 +163,7 @@ def softmax_with_held_rows(y: torch.Tensor, x: torch.Tensor, skewed: bool) -> bo
     """Fill y and return True, or return False if two programs with such rows do not fit an SM."""
     rows, columns = x.shape
     width = 16 // x.element_size()
-    if capability(x) < 80 or x.data_ptr() % 16 or not (skewed or columns % width == x.stride(0) % width == 0):
+    if gluon_capability(x) < 80 or x.data_ptr() % 16 or not (skewed or columns % width == x.stride(0) % width == 0):
         return False
     warps = _WARPS_SKEWED if skewed else _WARPS
     tile = 512 * warps
@@ -305,7 +305,7 @@ def softmax_backward_in_parts(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tenso
     rows, columns = y.shape
     size = y.element_size()
     # The compiler proves 16-byte alignment from addresses and extents that are multiples of 16.
-    if capability(y) < 80 or columns % 16 or y.stride(0) != columns or (y.data_ptr() | dy.data_ptr()) % 16:
+    if gluon_capability(y) < 80 or columns % 16 or y.stride(0) != columns or (y.data_ptr() | dy.data_ptr()) % 16:
         return False
     for part, programs, warps, ahead, lag in _PLANS:
         block = part // size
