@@ -85,9 +85,7 @@ def _rows(
 
 
 @triton.jit
-def _store_rows(
-    ptr, strides, batch, head, start, extent, values, ROWS: tl.constexpr, COLUMNS: tl.constexpr
-):  # fmt: skip
+def _store_rows(ptr, strides, batch, head, start, extent, values, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     WIDTH: tl.constexpr = padded(COLUMNS)
     column = tl.arange(0, WIDTH)[None, :]
     origin = _origin(strides, batch, head, start)

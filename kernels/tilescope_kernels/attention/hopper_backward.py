@@ -43,9 +43,7 @@ def barriers(STAGES: gl.constexpr):
 
 
 @gluon.jit
-def load_block(
-    a_tiles, b_tiles, as_, bs, ready, free, batch, head, place, step, STAGES: gl.constexpr
-):  # fmt: skip
+def load_block(a_tiles, b_tiles, as_, bs, ready, free, batch, head, place, step, STAGES: gl.constexpr):
     """Load a tile of both tensors, from row ``place`` on, once both warpgroups have used the stage."""
     slot = step % STAGES
     # Every stage starts free: on a fresh mbarrier a wait for the previous phase returns at once.

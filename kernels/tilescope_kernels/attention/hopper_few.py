@@ -32,9 +32,7 @@ _OF_128 = gl.constexpr(240)
 
 
 @gluon.jit
-def _tile(
-    queries, keys, heads, places, together, processors, BLOCK: gl.constexpr, CAUSAL: gl.constexpr
-):  # fmt: skip
+def _tile(queries, keys, heads, places, together, processors, BLOCK: gl.constexpr, CAUSAL: gl.constexpr):
     """Batch, head and first query of this program, tiles of keys that its queries see, and how many of those need no mask.
 
     ``together`` of the ``places`` heads lie side by side. Under a causal mask their longest programs are the first of ``processors``, one

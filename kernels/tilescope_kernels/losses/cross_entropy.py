@@ -255,9 +255,7 @@ def reference(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(x, target)
 
 
-def gradient_later(
-    x: torch.Tensor, target: torch.Tensor, config: Config | None = None
-) -> torch.Tensor:  # fmt: skip
+def gradient_later(x: torch.Tensor, target: torch.Tensor, config: Config | None = None) -> torch.Tensor:
     """``cross_entropy`` that computes the gradient in the backward pass."""
     return cross_entropy(x, target, gradient_in_forward=False, config=config)
 

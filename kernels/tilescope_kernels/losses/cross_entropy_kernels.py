@@ -63,9 +63,7 @@ def _gradient_row(
 
 
 @triton.jit
-def _zero_row(
-    dx_ptr, before, length, columns, LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr
-):  # fmt: skip
+def _zero_row(dx_ptr, before, length, columns, LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr):
     offsets = columns_of(0, LANES, WIDTH)
     for start in range(0, length, LANES * WIDTH):
         zeros = tl.zeros((LANES, WIDTH), dx_ptr.dtype.element_ty)

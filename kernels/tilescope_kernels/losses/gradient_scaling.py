@@ -11,9 +11,7 @@ from tilescope_kernels._shared.operators import operator
 
 
 @triton.jit
-def scale_rows_kernel(
-    x_ptr, factor_ptr, factor_stride, target_ptr, ignore_index, rows, columns, BLOCK: tl.constexpr
-):  # fmt: skip
+def scale_rows_kernel(x_ptr, factor_ptr, factor_stride, target_ptr, ignore_index, rows, columns, BLOCK: tl.constexpr):
     """Multiply rows ``program, program + programs, ...`` by their factors in place.
 
     Rows with factor 1 are skipped, and those whose target is ``ignore_index`` unless ``target_ptr`` is None.

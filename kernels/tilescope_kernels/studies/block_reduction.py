@@ -48,9 +48,7 @@ CONFIGS = tuple(
 WARP_CONFIGS = tuple({"BLOCK": block, "num_warps": warps} for warps in (8, 4, 16) for block in (256, 128))
 
 
-def _summed(
-    x: torch.Tensor, rows_by_warp: bool, every_block: bool, config: Config | None
-) -> torch.Tensor:  # fmt: skip
+def _summed(x: torch.Tensor, rows_by_warp: bool, every_block: bool, config: Config | None) -> torch.Tensor:
     if not use_triton():
         return reference(x)
     check_tensors(x=x)
