@@ -333,21 +333,16 @@ def _cost(is_causal: bool) -> Callable[[Workload, str], Cost]:
 def _spec(name: str, summary: str, ragged: str, is_causal: bool) -> KernelSpec:
     """``group`` query heads share each head of keys and values."""
     return declare(
-        name,
-        summary,
-        "batch kv_heads group queries keys columns",
+        name, summary, "batch kv_heads group queries keys columns",
         f"small 1x2x1x128x128x64-bf16, medium 2x8x2x1024x1024x64-bf16, large 4x32x1x4096x4096x128-bf16, ragged {ragged}-fp16, "
         "grouped 4x8x4x4096x4096x128-bf16, long 1x8x1x16384x16384x128-bf16, empty 0x8x1x1024x1024x128-bf16",
         triton=Implementation(scaled_dot_product_attention, "one pass over keys and values", CONFIGS),
         eager=Implementation(reference, "one operation at a time: scores in memory"),
         fa2=Implementation(_sdpa(SDPBackend.FLASH_ATTENTION), "PyTorch's SDPA, FlashAttention-2 backend"),
         cudnn=Implementation(_sdpa(SDPBackend.CUDNN_ATTENTION), "PyTorch's SDPA, cuDNN backend"),
-        reference=reference,
-        inputs=_inputs(is_causal),
-        cost=_cost(is_causal),
-        tolerance={"fp32": 1e-5, "fp16": 1.1e-3, "bf16": 9e-3},
-        passes="forward backward",
-    )
+        reference=reference, inputs=_inputs(is_causal), cost=_cost(is_causal),
+        tolerance={"fp32": 1e-5, "fp16": 1.1e-3, "bf16": 9e-3}, passes="forward backward",
+    )  # fmt: skip
 
 
 SPEC = _spec("attention", "softmax(q @ k.T * scale) @ v", "1x3x2x517x769x64", False)

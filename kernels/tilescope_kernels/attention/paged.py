@@ -251,8 +251,7 @@ def cost(workload: Workload, direction: str) -> Cost:
 
 
 SPEC = declare(
-    "paged_attention",
-    "attention of few queries to keys and values in pages",
+    "paged_attention", "attention of few queries to keys and values in pages",
     "batch kv_heads group queries keys page columns",
     "small 2x2x1x1x512x16x64-bf16, medium 8x8x4x1x2048x16x128-bf16, large 32x8x4x1x8192x16x128-bf16, "
     "ragged 3x2x3x2x517x24x96-fp16, long 1x8x4x1x65536x16x128-bf16, pages 32x8x4x1x8192x256x128-bf16, "
@@ -260,8 +259,5 @@ SPEC = declare(
     triton=Implementation(paged_attention, "the keys of a sequence split over programs, then merged", CONFIGS),
     eager=Implementation(reference, "pages gathered, then one operation at a time"),
     aten=Implementation(_sdpa, "pages gathered for PyTorch's SDPA"),
-    reference=reference,
-    inputs=inputs,
-    cost=cost,
-    tolerance={"fp32": 1e-5, "fp16": 1.1e-3, "bf16": 9e-3},
-)
+    reference=reference, inputs=inputs, cost=cost, tolerance={"fp32": 1e-5, "fp16": 1.1e-3, "bf16": 9e-3},
+)  # fmt: skip

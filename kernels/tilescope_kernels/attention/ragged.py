@@ -302,8 +302,7 @@ def cost(workload: Workload, direction: str) -> Cost:
 
 
 SPEC = declare(
-    "ragged_attention",
-    "causal attention within each of the sequences that are packed in one tensor",
+    "ragged_attention", "causal attention within each of the sequences that are packed in one tensor",
     "sequences kv_heads group longest columns",
     "small 2x2x1x100x64-bf16, medium 8x8x2x1024x64-bf16, large 16x16x1x4096x128-bf16, ragged 5x3x2x517x64-fp16, "
     "grouped 16x8x4x4096x128-bf16, short 64x16x1x512x128-bf16, empty 0x8x1x1024x128-bf16",
@@ -312,9 +311,6 @@ SPEC = declare(
     fa2=Implementation(_varlen, "PyTorch's varlen_attn, FlashAttention-2"),
     cudnn=Implementation(_padded, "padded to the longest for PyTorch's SDPA, cuDNN backend, and back"),
     compile=None,
-    reference=reference,
-    inputs=inputs,
-    cost=cost,
-    tolerance={"fp32": 1e-5, "fp16": 1.1e-3, "bf16": 9e-3},
+    reference=reference, inputs=inputs, cost=cost, tolerance={"fp32": 1e-5, "fp16": 1.1e-3, "bf16": 9e-3},
     passes="forward backward",
-)
+)  # fmt: skip

@@ -302,15 +302,10 @@ DIMS = ("batch", "channels", "height", "width", "filters", "kernel")
 
 
 SPEC = declare(
-    "conv2d",
-    "relu(conv2d(x, w) + b), channels last",
-    "batch channels height width filters kernel",
+    "conv2d", "relu(conv2d(x, w) + b), channels last", "batch channels height width filters kernel",
     "small 1x64x16x16x64x3-bf16, medium 8x256x28x28x256x3-bf16, large 32x128x56x56x128x3-bf16, "
     "ragged 3x72x37x29x95x3-fp16, pointwise 32x256x56x56x64x1-bf16, empty 0x64x16x16x64x3-bf16",
     triton=Implementation(conv2d, "implicit matrix product, bias and ReLU fused", CONFIGS),
     eager=Implementation(reference, "torch.nn.functional.conv2d (cuDNN), then ReLU"),
-    reference=reference,
-    inputs=inputs,
-    cost=cost,
-    tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6e-3},
-)
+    reference=reference, inputs=inputs, cost=cost, tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6e-3},
+)  # fmt: skip

@@ -190,15 +190,11 @@ DIMS = ("batch", "channels", "height", "width", "kernel", "stride")
 
 
 SPEC = declare(
-    "depthwise_conv2d",
-    "relu(conv2d(x, w) + b) with a group a channel, channels last",
+    "depthwise_conv2d", "relu(conv2d(x, w) + b) with a group a channel, channels last",
     "batch channels height width kernel stride",
     "small 1x64x16x16x3x1-bf16, medium 32x144x56x56x3x2-bf16, large 32x384x112x112x3x1-bf16, "
     "ragged 3x73x37x29x5x2-fp16, taps 32x384x56x56x7x1-bf16, empty 0x64x16x16x3x1-bf16",
     triton=Implementation(depthwise_conv2d, "strips of outputs in registers, bias and ReLU fused", CONFIGS),
     eager=Implementation(reference, "torch.nn.functional.conv2d, then ReLU"),
-    reference=reference,
-    inputs=inputs,
-    cost=cost,
-    tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6e-3},
-)
+    reference=reference, inputs=inputs, cost=cost, tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6e-3},
+)  # fmt: skip

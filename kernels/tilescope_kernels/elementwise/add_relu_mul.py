@@ -98,14 +98,9 @@ def cost(workload: Workload, direction: str) -> Cost:
 
 
 SPEC = declare(
-    "add_relu_mul",
-    "relu(x + y) * scale",
-    "n",
+    "add_relu_mul", "relu(x + y) * scale", "n",
     "small 65536-bf16, medium 16777216-bf16, large 67108864-bf16, ragged 1423763-bf16, large-fp32 67108864-fp32",
     triton=Implementation(add_relu_mul, "one pass", CONFIGS),
     eager=Implementation(eager, "add, relu and mul, one after the other"),
-    reference=reference,
-    inputs=inputs,
-    cost=cost,
-    tolerance={"fp32": 1e-6, "fp16": 8e-4, "bf16": 6e-3},
-)
+    reference=reference, inputs=inputs, cost=cost, tolerance={"fp32": 1e-6, "fp16": 8e-4, "bf16": 6e-3},
+)  # fmt: skip

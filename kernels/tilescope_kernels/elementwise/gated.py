@@ -250,19 +250,14 @@ def _spec(
 
     module = f"liger_kernel.ops.{name}:Liger{liger}Function.apply"
     return declare(
-        name,
-        summary,
-        "rows columns",
+        name, summary, "rows columns",
         "small 128x1024-bf16, medium 2048x5632-bf16, large 8192x14336-bf16, ragged 1823x781-fp32",
         triton=Implementation(function, "one pass", CONFIGS),
         eager=Implementation(reference, f"{summary.split('(', maxsplit=1)[0]}, then the product"),
         liger=peer("liger-kernel", module, f"Liger-Kernel's {liger}", "gate", "up"),
-        reference=reference,
-        inputs=inputs,
-        cost=cost,
-        tolerance={"fp32": 2e-7, "fp16": 8e-4, "bf16": 6e-3},
+        reference=reference, inputs=inputs, cost=cost, tolerance={"fp32": 2e-7, "fp16": 8e-4, "bf16": 6e-3},
         passes="forward backward",
-    )
+    )  # fmt: skip
 
 
 #: SiLU: negate, exponential, add, divide, multiply. Its derivative: two for the slope, two for the product rule.

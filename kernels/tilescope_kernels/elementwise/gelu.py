@@ -147,16 +147,11 @@ def cost(workload: Workload, direction: str) -> Cost:
 
 
 SPEC = declare(
-    "gelu",
-    "GELU by tanh",
-    "n",
+    "gelu", "GELU by tanh", "n",
     "small 65536-bf16, medium 16777216-bf16, large 67108864-bf16, ragged 1423763-bf16, large-fp32 67108864-fp32",
     triton=Implementation(gelu, "one pass", CONFIGS),
     eager=Implementation(eager, "the formula one operation at a time"),
     aten=Implementation(reference, "torch.nn.functional.gelu"),
-    reference=reference,
-    inputs=inputs,
-    cost=cost,
-    tolerance={"fp32": 1e-6, "fp16": 8e-4, "bf16": 6e-3},
+    reference=reference, inputs=inputs, cost=cost, tolerance={"fp32": 1e-6, "fp16": 8e-4, "bf16": 6e-3},
     passes="forward backward",
-)
+)  # fmt: skip

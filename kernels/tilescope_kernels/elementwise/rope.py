@@ -318,16 +318,11 @@ def cost(workload: Workload, direction: str) -> Cost:
 
 
 SPEC = declare(
-    "rope",
-    "rotary embedding of q and k",
-    "batch q_heads k_heads tokens columns",
+    "rope", "rotary embedding of q and k", "batch q_heads k_heads tokens columns",
     "small 1x32x8x128x128-bf16, medium 1x32x8x4096x128-bf16, large 4x32x8x8192x128-bf16, ragged 3x7x3x781x80-fp32",
     triton=Implementation(rope, "one pass over q and k", CONFIGS),
     eager=Implementation(reference, "halves joined, two products and a sum, of q and of k"),
     liger=peer("liger-kernel", "liger_kernel.ops.rope:LigerRopeFunction.apply", "Liger-Kernel's, in place"),
-    reference=reference,
-    inputs=inputs,
-    cost=cost,
-    tolerance={"fp32": 1e-6, "fp16": 8e-4, "bf16": 6e-3},
+    reference=reference, inputs=inputs, cost=cost, tolerance={"fp32": 1e-6, "fp16": 8e-4, "bf16": 6e-3},
     passes="forward backward",
-)
+)  # fmt: skip

@@ -85,14 +85,9 @@ def cost(workload: Workload, direction: str) -> Cost:
 
 
 SPEC = declare(
-    "vector_add",
-    "x + y",
-    "n",
+    "vector_add", "x + y", "n",
     "small 65536-bf16, medium 16777216-bf16, large 67108864-bf16, ragged 1423763-bf16, large-fp32 67108864-fp32",
     triton=Implementation(vector_add, "one pass", CONFIGS),
     eager=Implementation(reference, "torch.add"),
-    reference=reference,
-    inputs=inputs,
-    cost=cost,
-    tolerance={"fp32": 1e-6, "fp16": 6e-4, "bf16": 5e-3},
-)
+    reference=reference, inputs=inputs, cost=cost, tolerance={"fp32": 1e-6, "fp16": 6e-4, "bf16": 5e-3},
+)  # fmt: skip

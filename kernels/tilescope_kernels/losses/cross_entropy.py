@@ -295,18 +295,13 @@ def cost(workload: Workload, direction: str) -> Cost:
 
 
 SPEC = declare(
-    "cross_entropy",
-    "cross-entropy of logits",
-    "rows columns",
+    "cross_entropy", "cross-entropy of logits", "rows columns",
     "small 128x1024-bf16, medium 4096x32000-bf16, large 8192x128256-bf16, ragged 1823x781-fp32",
     triton=Implementation(cross_entropy, "the gradient computed with the loss", CONFIGS),
     two_passes=Implementation(gradient_later, "one read for the loss; backward from the logits", CONFIGS),
     eager=Implementation(eager, "log_softmax, gather and mean, one after the other"),
     aten=Implementation(reference, "torch.nn.functional.cross_entropy"),
     liger=Implementation(liger, "Liger-Kernel's, in place", requires=("liger-kernel",)),
-    reference=reference,
-    inputs=inputs,
-    cost=cost,
-    tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6e-3},
+    reference=reference, inputs=inputs, cost=cost, tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6e-3},
     passes="forward forward+backward",
-)
+)  # fmt: skip

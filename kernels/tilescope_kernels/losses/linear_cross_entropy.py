@@ -245,17 +245,12 @@ def cost(workload: Workload, direction: str) -> Cost:
 
 
 SPEC = declare(
-    "linear_cross_entropy",
-    "cross-entropy of a linear layer's outputs",
-    "rows columns classes",
+    "linear_cross_entropy", "cross-entropy of a linear layer's outputs", "rows columns classes",
     "small 128x256x1024-bf16, medium 4096x2048x32000-bf16, large 8192x4096x128256-bf16, ragged 781x130x1823-fp32",
     triton=Implementation(linear_cross_entropy, "in chunks, gradients with the loss", CONFIGS),
     eager=Implementation(reference, "torch.nn.functional.linear, then cross_entropy"),
     liger=Implementation(liger, "Liger-Kernel's", requires=("liger-kernel",)),
     cce=peer("cut-cross-entropy", "cut_cross_entropy:linear_cross_entropy", "Cut Cross-Entropy's, no logits in memory"),
-    reference=reference,
-    inputs=inputs,
-    cost=cost,
-    tolerance={"fp32": 1e-5, "fp16": 4e-3, "bf16": 1.5e-2},
+    reference=reference, inputs=inputs, cost=cost, tolerance={"fp32": 1e-5, "fp16": 4e-3, "bf16": 1.5e-2},
     passes="forward forward+backward",
-)
+)  # fmt: skip

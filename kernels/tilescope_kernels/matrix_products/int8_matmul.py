@@ -143,18 +143,12 @@ _SIZES = (
 )
 
 SPEC = declare(
-    "int8_matmul",
-    "INT8 a @ b, exact in INT32",
-    "m n k",
-    _SIZES,
+    "int8_matmul", "INT8 a @ b, exact in INT32", "m n k", _SIZES,
     triton=Implementation(int8_matmul, "INT8 on tensor cores", CONFIGS),
     eager=Implementation(eager, "converted to fp32, then cuBLAS"),
     cublas=Implementation(cublas, "torch._int_mm"),
-    reference=reference,
-    inputs=inputs,
-    cost=cost,
-    tolerance={"int8": 0.0},
-)
+    reference=reference, inputs=inputs, cost=cost, tolerance={"int8": 0.0},
+)  # fmt: skip
 
 ROWS_SPEC = declare(
     "int8_matmul_rows",

@@ -252,17 +252,12 @@ def cost(workload: Workload, direction: str) -> Cost:
 
 
 SPEC = declare(
-    "lora_linear",
-    "a linear layer with a low-rank update",
-    "m n k rank",
+    "lora_linear", "a linear layer with a low-rank update", "m n k rank",
     "small 512x512x512x16-bf16, medium 2048x2048x2048x16-bf16, large 4096x4096x4096x16-bf16, "
     "large-64 4096x4096x4096x64-bf16, ragged 1023x517x769x24-fp16, huge 8192x8192x8192x64-bf16, "
     "empty 0x512x512x16-bf16",
     triton=Implementation(lora_linear, "the update as the end of the product's sum", CONFIGS),
     eager=Implementation(reference, "three products (cuBLAS) and two elementwise operations"),
-    reference=reference,
-    inputs=inputs,
-    cost=cost,
-    tolerance={"fp32": 1e-5, "fp16": 9e-4, "bf16": 7e-3},
+    reference=reference, inputs=inputs, cost=cost, tolerance={"fp32": 1e-5, "fp16": 9e-4, "bf16": 7e-3},
     passes="forward backward",
-)
+)  # fmt: skip

@@ -300,16 +300,11 @@ def cost(workload: Workload, direction: str) -> Cost:
 
 
 SPEC = declare(
-    "matmul",
-    "a @ b of two matrices",
-    "m n k",
+    "matmul", "a @ b of two matrices", "m n k",
     "small 512x512x512-bf16, medium 2048x2048x2048-bf16, large 4096x4096x4096-bf16, ragged 1023x517x769-fp16, "
     "huge 8192x8192x8192-bf16, medium-fp32 2048x2048x2048-fp32",
     triton=Implementation(matmul, "tiles in grouped order", CONFIGS),
     eager=Implementation(reference, "torch.matmul (cuBLAS)"),
-    reference=reference,
-    inputs=inputs,
-    cost=cost,
-    tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6e-3},
+    reference=reference, inputs=inputs, cost=cost, tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6e-3},
     passes="forward backward",
-)
+)  # fmt: skip

@@ -257,16 +257,11 @@ def cost(workload: Workload, direction: str) -> Cost:
 
 
 SPEC = declare(
-    "w8a16_matmul",
-    "16-bit activations times INT8 weights",
-    "m n k",
+    "w8a16_matmul", "16-bit activations times INT8 weights", "m n k",
     "small 16x4096x4096-bf16, medium 16x14336x4096-bf16, large 4096x4096x4096-bf16, ragged 37x517x769-fp16, "
     "one 1x14336x4096-bf16, huge 8192x8192x8192-bf16, empty 0x512x512-bf16",
     triton=Implementation(fused, "converted on the way to the tensor cores", CONFIGS),
     eager=Implementation(eager, "dequantized, then cuBLAS"),
     cublas=Implementation(cublas, "cuBLAS with weights kept at 16 bits"),
-    reference=precise,
-    inputs=inputs,
-    cost=cost,
-    tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6e-3},
-)
+    reference=precise, inputs=inputs, cost=cost, tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6e-3},
+)  # fmt: skip

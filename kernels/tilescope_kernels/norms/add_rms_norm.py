@@ -207,9 +207,7 @@ def cost(workload: Workload, direction: str) -> Cost:
 
 
 SPEC = declare(
-    "add_rms_norm",
-    "RMSNorm of x + residual, and the sum",
-    "rows columns",
+    "add_rms_norm", "RMSNorm of x + residual, and the sum", "rows columns",
     "small 128x1024-bf16, medium 4096x1024-bf16, large 16384x4096-bf16, ragged 1823x781-fp32, "
     "wide 8192x16384-bf16, widest 2048x65536-bf16",
     triton=Implementation(add_rms_norm, "one pass", CONFIGS),
@@ -218,9 +216,6 @@ SPEC = declare(
     liger=peer(
         "liger-kernel", "liger_kernel.ops.fused_add_rms_norm:LigerFusedAddRMSNormFunction.apply", "Liger-Kernel's"
     ),
-    reference=reference,
-    inputs=inputs,
-    cost=cost,
-    tolerance={"fp32": 1e-5, "fp16": 1.2e-3, "bf16": 9e-3},
+    reference=reference, inputs=inputs, cost=cost, tolerance={"fp32": 1e-5, "fp16": 1.2e-3, "bf16": 9e-3},
     passes="forward backward",
-)
+)  # fmt: skip

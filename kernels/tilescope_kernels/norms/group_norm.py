@@ -239,17 +239,12 @@ def cost(workload: Workload, direction: str) -> Cost:
 
 
 SPEC = declare(
-    "group_norm",
-    "GroupNorm of each image",
-    "batch groups channels positions",
+    "group_norm", "GroupNorm of each image", "batch groups channels positions",
     "small 2x32x40x64-bf16, medium 2x32x10x4096-bf16, large 8x32x16x16384-bf16, ragged 13x7x6x781-fp32, "
     "wide 1x32x4x1048576-bf16",
     triton=Implementation(group_norm, "a tile a group, or tiles that are read twice", CONFIGS),
     eager=Implementation(eager, "the formula one operation at a time in fp32"),
     aten=Implementation(reference, "torch.nn.functional.group_norm"),
-    reference=reference,
-    inputs=inputs,
-    cost=cost,
-    tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6.5e-3},
+    reference=reference, inputs=inputs, cost=cost, tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6.5e-3},
     passes="forward backward",
-)
+)  # fmt: skip

@@ -279,18 +279,13 @@ def cost(workload: Workload, direction: str) -> Cost:
 
 
 SPEC = declare(
-    "layer_norm",
-    "LayerNorm of each row",
-    "rows columns",
+    "layer_norm", "LayerNorm of each row", "rows columns",
     "small 128x1024-bf16, medium 4096x1024-bf16, large 16384x4096-bf16, ragged 1823x781-fp32, "
     "wide 8192x16384-bf16, widest 2048x65536-bf16",
     triton=Implementation(triton_rows, "one read, one write", CONFIGS),
     eager=Implementation(eager, "the formula one operation at a time"),
     aten=Implementation(reference, "torch.nn.functional.layer_norm"),
     liger=peer("liger-kernel", "liger_kernel.ops.layer_norm:LigerLayerNormFunction.apply", "Liger-Kernel's"),
-    reference=reference,
-    inputs=inputs,
-    cost=cost,
-    tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6.8e-3},
+    reference=reference, inputs=inputs, cost=cost, tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6.8e-3},
     passes="forward backward",
-)
+)  # fmt: skip

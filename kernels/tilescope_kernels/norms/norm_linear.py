@@ -205,31 +205,20 @@ def gelu_cost(workload: Workload, direction: str) -> Cost:
 TOLERANCE = {"fp32": 1e-5, "fp16": 9e-4, "bf16": 7e-3}
 
 LAYER_NORM_LINEAR = declare(
-    "layer_norm_linear",
-    "linear(layer_norm(x))",
-    "m n k",
+    "layer_norm_linear", "linear(layer_norm(x))", "m n k",
     "small 512x128x512-bf16, medium 2048x2048x2048-bf16, large 16384x4096x4096-bf16, ragged 517x769x1023-fp16, "
     "narrow 32768x1024x4096-bf16, broad 4096x14336x4096-bf16, empty 0x1024x1024-bf16",
     triton=Implementation(layer_norm_linear, "the norm in one pass, then cuBLAS", CONFIGS),
     eager=Implementation(layer_norm_reference, "layer_norm, then linear (cuBLAS)"),
-    reference=layer_norm_reference,
-    inputs=layer_norm_inputs,
-    cost=layer_norm_cost,
-    tolerance=TOLERANCE,
+    reference=layer_norm_reference, inputs=layer_norm_inputs, cost=layer_norm_cost, tolerance=TOLERANCE,
     passes="forward backward",
-)
+)  # fmt: skip
 
 RMS_NORM_GELU_LINEAR = declare(
-    "rms_norm_gelu_linear",
-    "linear(gelu(rms_norm(x)))",
-    "m n k",
+    "rms_norm_gelu_linear", "linear(gelu(rms_norm(x)))", "m n k",
     "small 512x128x512-bf16, medium 2048x2048x2048-bf16, large 16384x4096x4096-bf16, ragged 517x769x1023-fp16, "
     "narrow 32768x1024x4096-bf16, broad 4096x14336x4096-bf16, empty 0x1024x1024-bf16",
     triton=Implementation(rms_norm_gelu_linear, "norm and GELU in one pass, then cuBLAS", CONFIGS),
     eager=Implementation(gelu_reference, "rms_norm, gelu, then linear (cuBLAS)"),
-    reference=gelu_reference,
-    inputs=gelu_inputs,
-    cost=gelu_cost,
-    tolerance=TOLERANCE,
-    passes="forward backward",
-)
+    reference=gelu_reference, inputs=gelu_inputs, cost=gelu_cost, tolerance=TOLERANCE, passes="forward backward",
+)  # fmt: skip

@@ -135,17 +135,12 @@ def cost(workload: Workload, direction: str) -> Cost:
 
 
 SPEC = declare(
-    "histogram",
-    "counts of integers, by atomics",
-    "n bins hot",
+    "histogram", "counts of integers, by atomics", "n bins hot",
     "small 65536x256x0-int32, medium 16777216x256x0-int32, large 67108864x256x0-int32, "
     "ragged 1423763x1000x50-int32, large-hot 67108864x256x100-int32",
     triton=Implementation(histogram, "counted by each program, then one atomic a bin", CONFIGS),
     naive=Implementation(histogram_naive, "one atomic an element", NAIVE_CONFIGS),
     eager=Implementation(eager, "torch.bincount"),
     compile=Implementation(compiled(scatter), "torch.compile of an index_add"),
-    reference=reference,
-    inputs=inputs,
-    cost=cost,
-    tolerance={"int32": 0.0, "fp32": 0.0, "fp16": 0.0, "bf16": 0.0},
-)
+    reference=reference, inputs=inputs, cost=cost, tolerance={"int32": 0.0, "fp32": 0.0, "fp16": 0.0, "bf16": 0.0},
+)  # fmt: skip

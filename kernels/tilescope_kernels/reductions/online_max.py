@@ -98,15 +98,10 @@ def cost(workload: Workload, direction: str) -> Cost:
 
 
 SPEC = declare(
-    "online_max",
-    "maximum and log-sum-exp of each row",
-    "rows columns",
+    "online_max", "maximum and log-sum-exp of each row", "rows columns",
     "small 128x1024-bf16, medium 4096x1024-bf16, large 16384x4096-bf16, ragged 1823x781-fp32, wide 8192x16384-bf16",
     triton=Implementation(online_max, "one read", CONFIGS),
     eager=Implementation(eager, "max, subtract, exp, sum and log, one after the other"),
     aten=Implementation(reference, "torch.amax and torch.logsumexp"),
-    reference=reference,
-    inputs=inputs,
-    cost=cost,
-    tolerance={"fp32": 1e-6, "fp16": 9e-4, "bf16": 7e-3},
-)
+    reference=reference, inputs=inputs, cost=cost, tolerance={"fp32": 1e-6, "fp16": 9e-4, "bf16": 7e-3},
+)  # fmt: skip

@@ -94,14 +94,9 @@ def cost(workload: Workload, direction: str) -> Cost:
 
 
 SPEC = declare(
-    "row_sum",
-    "the sum of each row",
-    "rows columns",
+    "row_sum", "the sum of each row", "rows columns",
     "small 128x1024-bf16, medium 4096x1024-bf16, large 16384x4096-bf16, ragged 1823x781-fp32, wide 8192x16384-bf16",
     triton=Implementation(row_sum, "one read", CONFIGS),
     eager=Implementation(reference, "torch.sum"),
-    reference=reference,
-    inputs=inputs,
-    cost=cost,
-    tolerance={"fp32": 1e-6, "fp16": 8e-4, "bf16": 6e-3},
-)
+    reference=reference, inputs=inputs, cost=cost, tolerance={"fp32": 1e-6, "fp16": 8e-4, "bf16": 6e-3},
+)  # fmt: skip

@@ -264,18 +264,13 @@ def cost(workload: Workload, direction: str) -> Cost:
 
 
 SPEC = declare(
-    "softmax",
-    "softmax of each row",
-    "rows columns",
+    "softmax", "softmax of each row", "rows columns",
     "small 128x1024-bf16, medium 4096x1024-bf16, large 16384x4096-bf16, ragged 1823x781-fp32, "
     "wide 8192x16384-bf16, widest 2048x65536-bf16",
     triton=Implementation(softmax, "one read, one write", CONFIGS),
     eager=Implementation(eager, "max, subtract, exp, sum and divide, one after the other"),
     aten=Implementation(reference, "torch.nn.functional.softmax"),
     liger=peer("liger-kernel", "liger_kernel.ops.softmax:LigerSoftmaxFunction.apply", "Liger-Kernel's"),
-    reference=reference,
-    inputs=inputs,
-    cost=cost,
-    tolerance={"fp32": 1e-6, "fp16": 1.1e-3, "bf16": 9e-3},
+    reference=reference, inputs=inputs, cost=cost, tolerance={"fp32": 1e-6, "fp16": 1.1e-3, "bf16": 9e-3},
     passes="forward backward",
-)
+)  # fmt: skip

@@ -93,16 +93,11 @@ def cost(workload: Workload, direction: str) -> Cost:
 
 
 SPEC = declare(
-    "block_reduction",
-    "row sums that meet in shared memory once, at every step, or never",
-    "rows columns",
+    "block_reduction", "row sums that meet in shared memory once, at every step, or never", "rows columns",
     "small 128x1024-bf16, medium 4096x4096-bf16, large 8192x16384-bf16, ragged 1823x781-fp32, empty 0x1024-bf16",
     triton=Implementation(_variant(False, False), "a row a program, its warps meet once", CONFIGS),
     every_block=Implementation(_variant(False, True), "a row a program, its warps meet at every step", CONFIGS),
     warps=Implementation(_variant(True, False), "a row a warp: nothing in shared memory", WARP_CONFIGS),
     eager=Implementation(reference, "torch.sum"),
-    reference=reference,
-    inputs=inputs,
-    cost=cost,
-    tolerance={"fp32": 1e-6, "fp16": 6e-4, "bf16": 5e-3},
-)
+    reference=reference, inputs=inputs, cost=cost, tolerance={"fp32": 1e-6, "fp16": 6e-4, "bf16": 5e-3},
+)  # fmt: skip

@@ -98,16 +98,11 @@ def cost(workload: Workload, direction: str) -> Cost:
 
 
 SPEC = declare(
-    "strided_copy",
-    "a copy by neighbours against one by strides",
-    "n stride",
+    "strided_copy", "a copy by neighbours against one by strides", "n stride",
     "small 65536x32-fp32, medium 4194304x32-fp32, large 67108864x32-fp32, ragged 1423763x7-fp32, "
     "stride-2 67108864x2-fp32, stride-8 67108864x8-fp32, empty 0x32-fp32",
     triton=Implementation(unit_copy, "a warp's threads access neighbours", CONFIGS),
     strided=Implementation(strided_copy, "a warp's threads access elements a stride apart", CONFIGS),
     eager=Implementation(reference, "torch.clone"),
-    reference=reference,
-    inputs=inputs,
-    cost=cost,
-    tolerance={"fp32": 0.0, "fp16": 0.0, "bf16": 0.0},
-)
+    reference=reference, inputs=inputs, cost=cost, tolerance={"fp32": 0.0, "fp16": 0.0, "bf16": 0.0},
+)  # fmt: skip

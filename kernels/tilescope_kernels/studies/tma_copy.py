@@ -99,15 +99,10 @@ def cost(workload: Workload, direction: str) -> Cost:
 
 
 SPEC = declare(
-    "tma_copy",
-    "a copy by tensor descriptors against one by pointers",
-    "rows columns",
+    "tma_copy", "a copy by tensor descriptors against one by pointers", "rows columns",
     "small 128x1024-bf16, medium 4096x1024-bf16, large 16384x4096-bf16, ragged 1823x784-fp32, empty 0x1024-bf16",
     triton=Implementation(copy_through_pointers, "tiles through pointers", CONFIGS),
     tma=Implementation(copy_through_descriptors, "the same tiles through tensor descriptors", CONFIGS),
     eager=Implementation(reference, "torch.clone"),
-    reference=reference,
-    inputs=inputs,
-    cost=cost,
-    tolerance={"fp32": 0.0, "fp16": 0.0, "bf16": 0.0},
-)
+    reference=reference, inputs=inputs, cost=cost, tolerance={"fp32": 0.0, "fp16": 0.0, "bf16": 0.0},
+)  # fmt: skip
