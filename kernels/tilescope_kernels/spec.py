@@ -175,25 +175,14 @@ def declare(
             named[key] = each
         if each and key == "eager" and "compile" not in implementations:
             named["compile"] = Implementation(compiled(each.call), "torch.compile of eager")
-    spec = KernelSpec(
-        name,
-        summary,
-        tuple(dims.split()),
-        named,
-        reference,
-        inputs,
-        (),
-        cost,
-        tolerance,
-        tuple(passes.split()),
-        targets,
-    )
+    parts = (reference, inputs, (), cost, tolerance, tuple(passes.split()), targets)
+    spec = KernelSpec(name, summary, tuple(dims.split()), named, *parts)
     pairs = (size.split() for size in sizes.split(","))
     return replace(spec, workloads=tuple(replace(spec.workload(id), label=label) for label, id in pairs))
 
 
-def compiled(eager: Callable[..., Any]) -> Callable[..., Any]:
-    """``torch.compile(eager)`` with static shapes, built at the first call, because importing dynamo takes seconds."""
+def compiled(eager: Callable[..., Any], mode: str = "default") -> Callable[..., Any]:
+    """``torch.compile(eager, mode=mode)`` with static shapes, built at the first call, because importing dynamo takes seconds."""
 
     @functools.cache
     def build() -> Callable[..., Any]:
@@ -202,11 +191,11 @@ def compiled(eager: Callable[..., Any]) -> Callable[..., Any]:
         # Every workload recompiles. Beyond its default limit of 8, dynamo would silently run eager code; with fullgraph it
         # raises an error instead.
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
-        return torch.compile(eager, dynamic=False, fullgraph=True)
+        return torch.compile(eager, mode=mode, dynamic=False, fullgraph=True)
 
     @functools.wraps(eager)
-    def call(**inputs: Any) -> Any:
-        return build()(**inputs)
+    def call(*args: Any, **inputs: Any) -> Any:
+        return build()(*args, **inputs)
 
     return call
 

@@ -50,7 +50,9 @@ class Operator:
         self._operator.register_fake(fake)
         self.overloads = [getattr(getattr(torch.ops.tilescope, name), each) for each in ("plain", "default")]
         self._plain = self.overloads[0]
-        self._apply: Callable[..., Any] = self._operator if mutates else self._function(_nothing, self._refuse).apply
+        self._apply: Callable[..., Any] = (
+            self._operator if mutates else self._function(lambda *_: None, self._refuse).apply
+        )
         for overload in self.overloads if autocast else ():
             # ``torch.library.register_autocast`` knows one dtype for all calls; here autocast's own is one of the rules.
             for device in ("cuda", "cpu"):
@@ -90,13 +92,8 @@ class Operator:
         return register
 
     def _function(self, save: Callable[..., None], backward: Callable[..., Any]) -> type[torch.autograd.Function]:
-        methods = {
-            "forward": self._plain,
-            "setup_context": save,
-            "backward": backward,
-            "jvp": self._refuse,
-            "vmap": self._vmap,
-        }
+        passes = {"forward": self._plain, "setup_context": save, "backward": backward}
+        methods = {**passes, "jvp": self._refuse, "vmap": self._vmap}
         return type(self.__name__, (_Function,), {name: staticmethod(method) for name, method in methods.items()})
 
     def _refuse(self, *_: Any) -> Any:
@@ -174,10 +171,6 @@ def _take_dtensors(operator: Operator) -> None:
         ]
 
     register_sharding(operator.overloads)(placements)
-
-
-def _nothing(*_: Any) -> None:
-    """Saves nothing."""
 
 
 def _is_floating(value: Any) -> bool:

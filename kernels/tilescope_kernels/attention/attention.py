@@ -33,7 +33,7 @@ from tilescope_kernels.attention.flash import (
 from tilescope_kernels.attention.flash_split import backward_of_few, few
 from tilescope_kernels.attention.hopper import attend
 from tilescope_kernels.attention.hopper_few import SHARED_QUERIES, attend_few
-from tilescope_kernels.attention.hopper_gradients import backward, backward_serves
+from tilescope_kernels.attention.hopper_gradients import backward_serves, in_one_pass, in_two_passes
 from tilescope_kernels.attention.masks import checked_scale, lse_shape, scale_of_scores
 from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, KernelSpec, Workload, declare, drawn
 
@@ -134,12 +134,13 @@ def _attention_backward(
     if q.numel() == 0 or keys == 0:
         return dq.zero_(), dk.zero_(), dv.zero_()
     group, score_scale = heads // kv_heads, scale_of_scores(scale, mask)
+    given = (dq, dk, dv, do, q, k, v, o, lse, causal, scale, score_scale)
     if plain and backward_serves(q, k, causal) and _specializes(do, q, k, v, o, dq, dk, dv):
-        backward(dq, dk, dv, do, q, k, v, o, lse, causal, scale, score_scale)
+        (in_one_pass if padded(columns) <= 128 else in_two_passes)(*given)
         return dq, dk, dv
     chosen = chosen_config(q, causal, config, mask is not None)
     if not config and few(q, k, chosen):
-        backward_of_few(dq, dk, dv, do, q, k, v, o, lse, causal, scale, score_scale, mask, window, chosen)
+        backward_of_few(*given, mask, window, chosen)
         return dq, dk, dv
     tma = chosen["TMA"] and _tma_serves(do, q, k, v)
     delta = torch.empty((batch, heads, queries), dtype=torch.float32, device=q.device)

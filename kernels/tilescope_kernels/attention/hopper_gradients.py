@@ -100,19 +100,11 @@ def _sum_tiles(sums: torch.Tensor) -> TensorDescriptor:
     return TensorDescriptor(sums, list(sums.shape), list(sums.stride()), block, _SUM_LAYOUT)
 
 
-def backward(
+def in_two_passes(
     dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor, do: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
     v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, causal: bool, scale: float, score_scale: float,
 ) -> None:  # fmt: skip
     """Write dQ, dK and dV. All tensors but ``lse`` (fp32) are 16-bit, with rows that TMA can load."""
-    passes = _in_one_pass if padded(q.shape[3]) <= 128 else _in_two_passes
-    passes(dq, dk, dv, do, q, k, v, o, lse, causal, scale, score_scale)
-
-
-def _in_two_passes(
-    dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor, do: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
-    v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, causal: bool, scale: float, score_scale: float,
-) -> None:  # fmt: skip
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     rows = cdiv(queries, PROGRAM.value) * PROGRAM.value
     row_programs = rows // 64 * batch * heads
@@ -136,10 +128,11 @@ def _in_two_passes(
     )  # fmt: skip
 
 
-def _in_one_pass(
+def in_one_pass(
     dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor, do: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
     v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, causal: bool, scale: float, score_scale: float,
 ) -> None:  # fmt: skip
+    """As ``in_two_passes``, for heads of up to 128 columns."""
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     width = padded(columns)
     parts, block = cdiv(keys, 64), _BLOCK // width

@@ -298,9 +298,6 @@ def cost(workload: Workload, direction: str) -> Cost:
     )
 
 
-DIMS = ("batch", "channels", "height", "width", "filters", "kernel")
-
-
 SPEC = declare(
     "conv2d", "relu(conv2d(x, w) + b), channels last", "batch channels height width filters kernel",
     "small 1x64x16x16x64x3-bf16, medium 8x256x28x28x256x3-bf16, large 32x128x56x56x128x3-bf16, "

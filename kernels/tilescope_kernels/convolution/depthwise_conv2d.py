@@ -186,9 +186,6 @@ def cost(workload: Workload, direction: str) -> Cost:
     )
 
 
-DIMS = ("batch", "channels", "height", "width", "kernel", "stride")
-
-
 SPEC = declare(
     "depthwise_conv2d", "relu(conv2d(x, w) + b) with a group a channel, channels last",
     "batch channels height width kernel stride",

@@ -122,6 +122,12 @@ _OF_INTEGERS = {
 _SECTOR = 32
 
 
+def _shared(known: Mapping[str, int], out_bytes: int) -> int:
+    """Bytes of shared memory for a config's operands and, with TMA, for the part of the tile that is being stored."""
+    m, n = known["BLOCK_M"], known["BLOCK_N"]
+    return (m + n) * known["BLOCK_K"] * known["num_stages"] + out_bytes * m * n * known["TMA"] // (1 + known["HALVES"])
+
+
 def sweep(out_bytes: int) -> tuple[dict[str, int], ...]:
     """Configs of the sweep for results of ``out_bytes`` bytes an element, the best guess first.
 
@@ -130,10 +136,8 @@ def sweep(out_bytes: int) -> tuple[dict[str, int], ...]:
     """
 
     def fits(known: Mapping[str, int]) -> bool:
-        m, n = known["BLOCK_M"], known["BLOCK_N"]
-        operands = (m + n) * known["BLOCK_K"] * known["num_stages"]
-        shared = operands + out_bytes * m * n * known["TMA"] // (1 + known["HALVES"])
-        return 32 <= m * n // (32 * known["num_warps"]) <= 128 and shared <= 226 * 1024
+        each = known["BLOCK_M"] * known["BLOCK_N"] // (32 * known["num_warps"])
+        return 32 <= each <= 128 and _shared(known, out_bytes) <= 226 * 1024
 
     sizes = ((128, 256), (256, 128), (128, 128), (64, 256), (64, 128), (64, 64))
     descriptors = [
@@ -155,21 +159,15 @@ def tma_serves(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
     )
 
 
-def fits_device(known: Mapping[str, int], c: torch.Tensor) -> bool:
-    """Whether a config's operands and tile fit the shared memory of the GPU of ``c``."""
-    m, n = known["BLOCK_M"], known["BLOCK_N"]
-    operands = (m + n) * known["BLOCK_K"] * known["num_stages"]
-    return operands + c.element_size() * m * n * known["TMA"] // (1 + known["HALVES"]) <= shared_memory(c) - 1024
-
-
 def default(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Mapping[str, int]:
     """The config if none is given: large tiles if every SM gets one, else the smallest."""
     short = a.shape[1] <= 128
     if triton.cdiv(c.shape[0], 128) * triton.cdiv(c.shape[1], 256) < multiprocessors(a):
         return TUNED[-1] if short else TUNED[-2]
     # For INT8 pointers are faster.
-    tma = a.dtype != torch.int8 and tma_serves(a, b, c)
-    return next(known for known in TUNED[4 if short else 0 :] if known["TMA"] <= tma and fits_device(known, c))
+    tma, room = a.dtype != torch.int8 and tma_serves(a, b, c), shared_memory(c) - 1024
+    fitting = (known for known in TUNED[4 if short else 0 :] if _shared(known, c.element_size()) <= room)
+    return next(known for known in fitting if known["TMA"] <= tma)
 
 
 def _integer(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> dict[str, int]:

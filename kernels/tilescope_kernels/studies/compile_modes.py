@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from tilescope_kernels.elementwise.gated import CONFIGS, swiglu, swiglu_reference
-from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
+from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, compiled, declare, drawn
 
 
 def _mlp(
@@ -64,25 +64,7 @@ def _residual(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch
     return x + fused_mlp(F.rms_norm(x, x.shape[-1:]), gate, up, down)
 
 
-def _mode(function: Callable[..., torch.Tensor], mode: str) -> Callable[..., torch.Tensor]:
-    """``torch.compile(function, mode=mode)`` with static shapes, built at the first call, because importing dynamo takes seconds."""
-
-    @functools.cache
-    def build() -> Callable[..., torch.Tensor]:
-        import torch._dynamo  # noqa: PLC0415 (see above)
-
-        # Every workload recompiles. Beyond its default limit of 8, dynamo would silently run eager code; with fullgraph it
-        # raises an error instead.
-        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
-        return torch.compile(function, mode=mode, dynamic=False, fullgraph=True)
-
-    def call(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
-        return build()(x, gate, up, down)
-
-    return call
-
-
-_layer = _mode(_residual, "default")
+_layer = compiled(_residual)
 
 
 def regional_stack(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
@@ -139,14 +121,14 @@ MODES = declare(
     "small 16x1024x2816-bf16, medium 512x2048x5632-bf16, large 8192x4096x14336-bf16, ragged 517x769x1023-fp16",
     triton=Implementation(fused_mlp, "fused kernel, not compiled", CONFIGS),
     eager=Implementation(plain_mlp, "silu and product apart, not compiled"),
-    compile=Implementation(_mode(plain_mlp, "default"), "torch.compile of eager"),
-    default=Implementation(_mode(fused_mlp, "default"), "fused kernel, torch.compile's default mode"),
+    compile=Implementation(compiled(plain_mlp), "torch.compile of eager"),
+    default=Implementation(compiled(fused_mlp), "fused kernel, torch.compile's default mode"),
     **{
         "reduce-overhead": Implementation(
-            _mode(fused_mlp, "reduce-overhead"), "fused kernel, replayed as a CUDA graph"
+            compiled(fused_mlp, "reduce-overhead"), "fused kernel, replayed as a CUDA graph"
         ),
         "max-autotune": Implementation(
-            _mode(fused_mlp, "max-autotune"), "fused kernel, products autotuned, CUDA graph"
+            compiled(fused_mlp, "max-autotune"), "fused kernel, products autotuned, CUDA graph"
         ),
     },
     reference=plain_mlp,
@@ -162,7 +144,7 @@ REGIONS = declare(
     "small 16x1024x2816x8-bf16, medium 512x2048x5632x16-bf16, large 4096x4096x14336x16-bf16, ragged 517x769x1023x3-fp16",
     triton=Implementation(fused_stack, "fused kernel, not compiled", CONFIGS),
     eager=Implementation(plain_stack, "silu and product apart, not compiled"),
-    compile=Implementation(_mode(fused_stack, "default"), "fused kernel, all layers compiled as one graph"),
+    compile=Implementation(compiled(fused_stack), "fused kernel, all layers compiled as one graph"),
     regional=Implementation(regional_stack, "fused kernel, one layer compiled and called for each"),
     reference=plain_stack,
     inputs=inputs,
