@@ -221,18 +221,10 @@ def _check_mask(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor, is_c
 
 
 def scaled_dot_product_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    *,
-    window: int | None = None,
-    config: Config | None = None,
-) -> torch.Tensor:
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, *,
+    window: int | None = None, config: Config | None = None,
+) -> torch.Tensor:  # fmt: skip
     """``softmax(query @ key.mT * scale) @ value`` of tensors (batch, heads, rows, columns); once differentiable.
 
     Takes the arguments of ``torch.nn.functional.scaled_dot_product_attention``; ``dropout_p`` must be 0. ``is_causal``

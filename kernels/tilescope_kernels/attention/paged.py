@@ -124,16 +124,9 @@ def _check(
 
 
 def paged_attention(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    page_table: torch.Tensor,
-    lengths: torch.Tensor,
-    *,
-    is_causal: bool = False,
-    scale: float | None = None,
-    config: Config | None = None,
-) -> torch.Tensor:
+    query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, page_table: torch.Tensor,
+    lengths: torch.Tensor, *, is_causal: bool = False, scale: float | None = None, config: Config | None = None,
+) -> torch.Tensor:  # fmt: skip
     """Attention of ``query`` (batch, heads, queries, columns) to each sequence's keys and values in pages; not differentiable.
 
     ``key_cache`` and ``value_cache`` are (pages, page size, kv_heads, columns). Each of their heads serves heads / kv_heads
@@ -185,23 +178,17 @@ def _composed(
 
 
 def reference(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    page_table: torch.Tensor,
+    query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, page_table: torch.Tensor,
     lengths: torch.Tensor,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """Gather keys and values, then compute attention in plain PyTorch, one operation at a time."""
     return _composed(query, key_cache, value_cache, page_table, lengths, False, 1 / math.sqrt(query.shape[3]))
 
 
 def _sdpa(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    page_table: torch.Tensor,
+    query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, page_table: torch.Tensor,
     lengths: torch.Tensor,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     group = query.shape[1] // key_cache.shape[2]
     k, v, present = _gathered(key_cache, value_cache, page_table, lengths, 1)
     return F.scaled_dot_product_attention(query, k, v, present[:, None, None], enable_gqa=group > 1)

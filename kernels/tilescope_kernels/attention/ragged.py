@@ -166,18 +166,10 @@ def _check(
 
 
 def ragged_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    *,
-    is_causal: bool = False,
-    scale: float | None = None,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int, max_seqlen_k: int, *, is_causal: bool = False, scale: float | None = None,
     config: Config | None = None,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """Attention within each sequence of packed tensors (rows, heads, columns); once differentiable.
 
     Takes the arguments of ``flash_attn_varlen_func``. Sequence i is rows ``cu_seqlens_q[i]`` to ``cu_seqlens_q[i + 1]`` of

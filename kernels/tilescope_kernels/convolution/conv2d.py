@@ -218,17 +218,10 @@ _conv2d.gradient(saved)(differentiate)
 
 
 def conv2d(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-    *,
-    relu: bool = False,
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1, groups: int = 1, *, relu: bool = False,
     config: Config | None = None,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """The convolution of images (batch, channels, height, width) with filters (filters, channels, height, width).
 
     As ``torch.nn.functional.conv2d``, optionally followed by ReLU; differentiable. Both tensors should be in
@@ -256,15 +249,9 @@ def conv2d(
 
 
 def reference(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-    relu: bool = False,
-) -> torch.Tensor:
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1, groups: int = 1, relu: bool = False,
+) -> torch.Tensor:  # fmt: skip
     """Convolution (cuDNN's on a GPU), then ReLU, in plain PyTorch."""
     y = F.conv2d(input, weight, bias, stride, padding, dilation, groups)
     return F.relu(y) if relu else y

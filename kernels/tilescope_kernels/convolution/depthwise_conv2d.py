@@ -124,16 +124,10 @@ def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...
 
 
 def depthwise_conv2d(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    *,
-    relu: bool = False,
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1, *, relu: bool = False,
     config: Config | None = None,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """Depthwise ``conv2d``: images (batch, channels, height, width), filters (multiple of channels, 1, height, width).
 
     The result has the images' memory format. Strided images are read without a copy. Otherwise as ``conv2d``.
@@ -147,14 +141,9 @@ def depthwise_conv2d(
 
 
 def reference(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    relu: bool = False,
-) -> torch.Tensor:
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1, relu: bool = False,
+) -> torch.Tensor:  # fmt: skip
     """Convolution (cuDNN's or PyTorch's own on a GPU), then ReLU, in plain PyTorch."""
     y = torch.nn.functional.conv2d(input, weight, bias, stride, padding, dilation, input.shape[1])
     return torch.nn.functional.relu(y) if relu else y

@@ -36,14 +36,9 @@ def _pair(name: str, value: int | Sequence[int], least: int) -> tuple[int, ...]:
 
 
 def checked(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: int | Sequence[int],
-    padding: int | Sequence[int],
-    dilation: int | Sequence[int],
-    groups: int,
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: int | Sequence[int],
+    padding: int | Sequence[int], dilation: int | Sequence[int], groups: int,
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:  # fmt: skip
     """Check the arguments of a convolution of (batch, channels, height, width).
 
     Returns stride, padding and dilation, each as (down, across); a call with tuples keeps its plan. Raises ValueError, naming the argument,

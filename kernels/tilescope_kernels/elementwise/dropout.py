@@ -75,13 +75,9 @@ def _differentiate(ctx: Any, dy: torch.Tensor) -> torch.Tensor:
 
 
 def dropout(
-    x: torch.Tensor,
-    p: float = 0.5,
-    training: bool = True,
-    *,
-    seed: torch.Tensor | None = None,
+    x: torch.Tensor, p: float = 0.5, training: bool = True, *, seed: torch.Tensor | None = None,
     config: Config | None = None,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """Drop elements of ``x`` (fp32, fp16, bf16; any shape and strides) with probability ``p``; divide the others by 1 - ``p``.
 
     As ``torch.nn.functional.dropout``, except for which elements are dropped. The gradient drops the same ones; differentiable

@@ -125,14 +125,9 @@ def _in_parts(m: int, n: int, k: int, programs: int) -> dict[str, int] | None:
 
 @operator("fp8_matmul", fake=lambda a, b, _, __, dtype, *___: a.new_empty(a.shape[0], b.shape[0], dtype=dtype))
 def _fp8_matmul(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    scale_a: torch.Tensor,
-    scale_b: torch.Tensor,
-    dtype: torch.dtype,
-    fast: bool,
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, dtype: torch.dtype, fast: bool,
     config: str,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """Product of ``a`` (M, K) and ``b`` (N, K)."""
     c = torch.empty((a.shape[0], b.shape[0]), dtype=dtype, device=a.device)
     bytes_product(c, a, b, (scale_a, scale_b), fast, unpack(config))
@@ -175,15 +170,9 @@ def _fp8_matmul_blocks(
 
 
 def fp8_matmul(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    scale_a: torch.Tensor,
-    scale_b: torch.Tensor,
-    *,
-    dtype: torch.dtype = torch.bfloat16,
-    use_fast_accum: bool = True,
-    config: Config | None = None,
-) -> torch.Tensor:
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, *,
+    dtype: torch.dtype = torch.bfloat16, use_fast_accum: bool = True, config: Config | None = None,
+) -> torch.Tensor:  # fmt: skip
     """``(a * scale_a) @ (b * scale_b)`` of e4m3 matrices (M, K) and (K, N), in ``dtype`` (bf16, fp16, fp32).
 
     The fp32 scales are both (), or (M, 1) and (1, N), or for blocks of 1x128 and 128x128 (M, ceil(K / 128)) and (ceil(K /
@@ -283,21 +272,17 @@ def _spec(name: str, scales: str, summary: str, plain: Any, configs: tuple[dict[
         return Cost(flops=2 * m * n * k, bytes_read=m * k + k * n + 4 * count, bytes_written=2 * m * n, pipe="fp8")
 
     return declare(
-        name,
-        summary,
-        "m n k",
+        name, summary, "m n k",
         # The ragged extents are the most irregular that torch._scaled_mm takes.
         "small 512x512x512-fp8, medium 2048x2048x2048-fp8, large 4096x4096x4096-fp8, "
         f"ragged 1023x528x{1024 if scales == 'blocks' else 1040}-fp8, huge 8192x8192x8192-fp8, empty 0x512x512-fp8",
         triton=Implementation(fused, "FP8 on tensor cores, scaled at the end", configs),
         eager=Implementation(plain, "converted to bf16, then cuBLAS"),
         cublas=Implementation(cublas, "torch._scaled_mm"),
-        reference=reference,
-        inputs=inputs,
-        cost=cost,
+        reference=reference, inputs=inputs, cost=cost,
         tolerance={"fp8": 6e-3},  # by rounding the result to bf16
         targets=("sm_89", "sm_90", "sm_100", "sm_120"),  # whose tensor cores take e4m3
-    )
+    )  # fmt: skip
 
 
 SPEC = _spec("fp8_matmul", "tensor", "FP8 a @ b with a scale an operand", eager, CONFIGS)

@@ -19,13 +19,9 @@ SCALED_CONFIGS = scaled_matmul.sweep(2)
 
 @operator("int8_matmul", fake=lambda a, b, _, __, dtype, ___: a.new_empty(a.shape[0], b.shape[0], dtype=dtype))
 def _int8_matmul(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    scale_a: torch.Tensor | None,
-    scale_b: torch.Tensor | None,
-    dtype: torch.dtype,
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor | None, scale_b: torch.Tensor | None, dtype: torch.dtype,
     config: str,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """Product of ``a`` (M, K) and ``b`` (N, K)."""
     c = torch.empty((a.shape[0], b.shape[0]), dtype=dtype, device=a.device)
     scales = (None, None) if scale_a is None or scale_b is None else (scale_a, scale_b)
@@ -34,14 +30,9 @@ def _int8_matmul(
 
 
 def int8_matmul(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    scale_a: torch.Tensor | None = None,
-    scale_b: torch.Tensor | None = None,
-    *,
-    dtype: torch.dtype = torch.bfloat16,
-    config: Config | None = None,
-) -> torch.Tensor:
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None, *,
+    dtype: torch.dtype = torch.bfloat16, config: Config | None = None,
+) -> torch.Tensor:  # fmt: skip
     """``a @ b`` of int8 matrices (M, K) and (K, N): exact in int32 or, with scales, in ``dtype`` (bf16, fp16, fp32).
 
     Both fp32 scales are scalars (), or ``scale_a`` is (M, 1) and ``scale_b`` (1, N). More than 131,071 products of -128 * -128
@@ -151,15 +142,10 @@ SPEC = declare(
 )  # fmt: skip
 
 ROWS_SPEC = declare(
-    "int8_matmul_rows",
-    "INT8 a @ b with a scale a row and a column",
-    "m n k",
-    _SIZES,
+    "int8_matmul_rows", "INT8 a @ b with a scale a row and a column", "m n k", _SIZES,
     triton=Implementation(int8_matmul, "INT8 on tensor cores, scaled at the end", SCALED_CONFIGS),
     eager=Implementation(eager_rows, "converted to bf16, then cuBLAS, then the scales"),
     cublas=Implementation(cublas_rows, "torch._int_mm, then the scales"),
-    reference=reference,
-    inputs=row_inputs,
-    cost=row_cost,
+    reference=reference, inputs=row_inputs, cost=row_cost,
     tolerance={"int8": 6e-3},  # by rounding the result to bf16
-)
+)  # fmt: skip

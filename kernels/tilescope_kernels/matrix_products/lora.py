@@ -175,14 +175,9 @@ def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...
 
 
 def lora_linear(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    lora_a: torch.Tensor,
-    lora_b: torch.Tensor,
-    alpha: float = 1.0,
-    *,
+    x: torch.Tensor, weight: torch.Tensor, lora_a: torch.Tensor, lora_b: torch.Tensor, alpha: float = 1.0, *,
     config: Config | None = None,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """``x @ weight.T + alpha * (x @ lora_a.T) @ lora_b.T``, as a linear layer with a LoRA adapter (arXiv:2106.09685).
 
     ``x`` (..., K), ``weight`` (N, K), ``lora_a`` (R, K) and ``lora_b`` (N, R) have one dtype (bf16, fp16, fp32); R is at

@@ -183,13 +183,9 @@ def _integer(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> dict[str, int
 
 
 def launch(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    c: torch.Tensor,
-    scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, None],
-    fast: bool,
-    given: Mapping[str, int] | None,
-) -> None:
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, None],
+    fast: bool, given: Mapping[str, int] | None,
+) -> None:  # fmt: skip
     """Write ``c`` (M, N) = a (M, K) @ b (N, K).T. ``fast`` is the kernel's ``FAST``.
 
     Raises ValueError for a config ``given`` that the operands do not allow.

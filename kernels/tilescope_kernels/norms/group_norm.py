@@ -152,14 +152,9 @@ def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...
 
 
 def group_norm(
-    x: torch.Tensor,
-    num_groups: int,
-    weight: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    eps: float = 1e-5,
-    *,
-    config: Config | None = None,
-) -> torch.Tensor:
+    x: torch.Tensor, num_groups: int, weight: torch.Tensor | None = None, bias: torch.Tensor | None = None,
+    eps: float = 1e-5, *, config: Config | None = None,
+) -> torch.Tensor:  # fmt: skip
     """GroupNorm of ``x`` (batch, channels, ...) in ``num_groups`` groups of channels, computed in fp32; once differentiable.
 
     As ``torch.nn.functional.group_norm``. ``weight`` and ``bias`` are (channels,), in the dtype of ``x`` (fp32, fp16, bf16) or

@@ -191,14 +191,9 @@ def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...
 
 
 def layer_norm(
-    x: torch.Tensor,
-    normalized_shape: int | Sequence[int],
-    weight: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    eps: float = 1e-5,
-    *,
-    config: Config | None = None,
-) -> torch.Tensor:
+    x: torch.Tensor, normalized_shape: int | Sequence[int], weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None, eps: float = 1e-5, *, config: Config | None = None,
+) -> torch.Tensor:  # fmt: skip
     """LayerNorm of ``x`` over its trailing ``normalized_shape``, computed in fp32; once differentiable.
 
     As ``torch.nn.functional.layer_norm``. ``weight`` and ``bias`` have the shape ``normalized_shape`` and the dtype of
@@ -229,12 +224,9 @@ class LayerNorm(torch.nn.LayerNorm):
 
 
 def reference(
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float = 1e-5,
+    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float = 1e-5,
     normalized_shape: int | Sequence[int] | None = None,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """LayerNorm in plain PyTorch, over the last dimension unless ``normalized_shape`` is given."""
     shape = x.shape[-1:] if normalized_shape is None else normalized_shape
     return F.layer_norm(x, (shape,) if isinstance(shape, int) else tuple(shape), weight, bias, eps)

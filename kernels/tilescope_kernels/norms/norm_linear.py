@@ -84,15 +84,9 @@ def _packed(tensor: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def layer_norm_linear(
-    x: torch.Tensor,
-    norm_weight: torch.Tensor | None,
-    norm_bias: torch.Tensor | None,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    eps: float = 1e-5,
-    *,
-    config: Config | None = None,
-) -> torch.Tensor:
+    x: torch.Tensor, norm_weight: torch.Tensor | None, norm_bias: torch.Tensor | None, weight: torch.Tensor,
+    bias: torch.Tensor | None = None, eps: float = 1e-5, *, config: Config | None = None,
+) -> torch.Tensor:  # fmt: skip
     """``linear(layer_norm(x), weight, bias)`` of x (..., columns), over the last dimension; once differentiable.
 
     ``norm_weight`` and ``norm_bias`` (columns) and ``bias`` (columns out) may be None; ``weight`` is (columns out,
@@ -109,14 +103,9 @@ def layer_norm_linear(
 
 
 def rms_norm_gelu_linear(
-    x: torch.Tensor,
-    norm_weight: torch.Tensor | None,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    eps: float | None = None,
-    *,
-    config: Config | None = None,
-) -> torch.Tensor:
+    x: torch.Tensor, norm_weight: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor | None = None,
+    eps: float | None = None, *, config: Config | None = None,
+) -> torch.Tensor:  # fmt: skip
     """``linear(gelu(rms_norm(x)), weight, bias)``, with GELU by the error function; otherwise as ``layer_norm_linear``.
 
     ``eps`` is fp32's machine epsilon by default. ``config`` is one of ``CONFIGS``. The product is cuBLAS's.
@@ -130,24 +119,17 @@ def rms_norm_gelu_linear(
 
 
 def layer_norm_reference(
-    x: torch.Tensor,
-    norm_weight: torch.Tensor | None,
-    norm_bias: torch.Tensor | None,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    eps: float = 1e-5,
-) -> torch.Tensor:
+    x: torch.Tensor, norm_weight: torch.Tensor | None, norm_bias: torch.Tensor | None, weight: torch.Tensor,
+    bias: torch.Tensor | None = None, eps: float = 1e-5,
+) -> torch.Tensor:  # fmt: skip
     """The reference in plain PyTorch."""
     return F.linear(F.layer_norm(x, x.shape[-1:], norm_weight, norm_bias, eps), weight, bias)
 
 
 def gelu_reference(
-    x: torch.Tensor,
-    norm_weight: torch.Tensor | None,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
+    x: torch.Tensor, norm_weight: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor | None = None,
     eps: float | None = None,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """The reference in plain PyTorch."""
     return F.linear(F.gelu(F.rms_norm(x, x.shape[-1:], norm_weight, eps)), weight, bias)
 

@@ -132,13 +132,9 @@ def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...
 
 
 def rms_norm(
-    x: torch.Tensor,
-    normalized_shape: int | Sequence[int],
-    weight: torch.Tensor | None = None,
-    eps: float | None = None,
-    *,
-    config: Config | None = None,
-) -> torch.Tensor:
+    x: torch.Tensor, normalized_shape: int | Sequence[int], weight: torch.Tensor | None = None,
+    eps: float | None = None, *, config: Config | None = None,
+) -> torch.Tensor:  # fmt: skip
     """RMSNorm of ``x`` over its trailing ``normalized_shape``, computed in fp32; once differentiable.
 
     As ``torch.nn.functional.rms_norm``. ``weight`` has the shape ``normalized_shape`` and the dtype of ``x`` (fp32, fp16,

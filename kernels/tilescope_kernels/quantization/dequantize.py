@@ -186,19 +186,13 @@ def _spec(name: str, dtype: torch.dtype, granularity: str, summary: str) -> Kern
         return Cost(flops=workload.elements, bytes_read=workload.elements + 4 * groups, bytes_written=size)
 
     return declare(
-        name,
-        summary,
-        "rows columns",
-        SIZES.format(ragged="fp16"),
+        name, summary, "rows columns", SIZES.format(ragged="fp16"),
         triton=Implementation(fused, "one read, one write", BLOCK_CONFIGS),
         eager=Implementation(eager, "conversion, multiplication and conversion, one after the other"),
-        reference=eager,
-        inputs=coded,
-        cost=cost,
+        reference=eager, inputs=coded, cost=cost,
         # No fp32, because the result always has the workload's dtype and is compared in it.
-        tolerance={"fp16": 7e-4, "bf16": 6e-3},
-        targets=TARGETS[dtype],
-    )
+        tolerance={"fp16": 7e-4, "bf16": 6e-3}, targets=TARGETS[dtype],
+    )  # fmt: skip
 
 
 INT8 = _spec("int8_dequantize", torch.int8, "row", "INT8 codes times the scale of their row")

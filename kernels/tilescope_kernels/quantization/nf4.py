@@ -101,13 +101,9 @@ def _nf4_dequantize(
 
 
 def nf4_dequantize(
-    codes: torch.Tensor,
-    absmax: torch.Tensor,
-    shape: Sequence[int],
-    dtype: torch.dtype = torch.bfloat16,
-    *,
+    codes: torch.Tensor, absmax: torch.Tensor, shape: Sequence[int], dtype: torch.dtype = torch.bfloat16, *,
     config: Config | None = None,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """Dequantize NF4 codes to a tensor of ``shape`` in ``dtype`` (fp32, fp16, bf16), computed in fp32.
 
     For n elements, ``codes`` has ceil(n / 2) elements in uint8 and ``absmax`` ceil(n / 64) in fp32, both of any shape, as from
@@ -194,16 +190,12 @@ def cost(workload: Workload, direction: str) -> Cost:
 
 
 SPEC = declare(
-    "nf4_dequantize",
-    "NF4 codes times the magnitude of their 64",
-    "rows columns",
+    "nf4_dequantize", "NF4 codes times the magnitude of their 64", "rows columns",
     "small 128x1024-bf16, medium 4096x4096-bf16, large 8192x14336-bf16, ragged 1823x781-fp16, empty 0x4096-bf16",
     triton=Implementation(fused, "one read, one write", CONFIGS),
     eager=Implementation(eager, "halves of bytes, table and magnitudes, one after the other"),
     bitsandbytes=Implementation(bitsandbytes, "bitsandbytes' own", requires=("bitsandbytes",)),
-    reference=eager,
-    inputs=inputs,
-    cost=cost,
+    reference=eager, inputs=inputs, cost=cost,
     # No fp32, because the result always has the workload's dtype and is compared in it.
     tolerance={"fp16": 7e-4, "bf16": 5.5e-3},
-)
+)  # fmt: skip

@@ -236,13 +236,9 @@ def _grouped(x: torch.Tensor, granularity: str) -> torch.Tensor:
 
 
 def _spec(
-    name: str,
-    dtype: torch.dtype,
-    granularity: str,
-    summary: str,
-    configs: tuple[dict[str, int], ...],
+    name: str, dtype: torch.dtype, granularity: str, summary: str, configs: tuple[dict[str, int], ...],
     how: str = "one read, one write",
-) -> KernelSpec:
+) -> KernelSpec:  # fmt: skip
     """The declaration of quantization to ``dtype`` at a granularity."""
 
     def fused(x: torch.Tensor, config: Config | None = None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -271,15 +267,10 @@ def _spec(
         )
 
     return declare(
-        name,
-        summary,
-        "rows columns",
-        SIZES.format(ragged="fp32"),
+        name, summary, "rows columns", SIZES.format(ragged="fp32"),
         triton=Implementation(fused, how, configs),
         eager=Implementation(eager, "magnitude, maximum, scaling and rounding, one after the other"),
-        reference=precise,
-        inputs=inputs,
-        cost=cost,
+        reference=precise, inputs=inputs, cost=cost,
         # Codes are compared. A number close to the middle between two codes may round to the other one in another precision,
         # which is off by 1/127 of the largest in INT8 and 1/16 of the number itself in FP8. In 16 bits ties are frequent and
         # make up most of the error; in fp32 one such code in a small tensor is all of it.
@@ -287,7 +278,7 @@ def _spec(
         if dtype == torch.int8
         else {"fp32": 5e-3, "fp16": 1e-2, "bf16": 1e-2},
         targets=TARGETS[dtype],
-    )
+    )  # fmt: skip
 
 
 @drawn

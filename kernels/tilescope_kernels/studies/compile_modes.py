@@ -138,17 +138,14 @@ MODES = declare(
 )
 
 REGIONS = declare(
-    "mlp_compile_regions",
-    "SwiGLU MLPs compiled as one graph against one layer at a time",
+    "mlp_compile_regions", "SwiGLU MLPs compiled as one graph against one layer at a time",
     "tokens columns hidden layers",
     "small 16x1024x2816x8-bf16, medium 512x2048x5632x16-bf16, large 4096x4096x14336x16-bf16, ragged 517x769x1023x3-fp16",
     triton=Implementation(fused_stack, "fused kernel, not compiled", CONFIGS),
     eager=Implementation(plain_stack, "silu and product apart, not compiled"),
     compile=Implementation(compiled(fused_stack), "fused kernel, all layers compiled as one graph"),
     regional=Implementation(regional_stack, "fused kernel, one layer compiled and called for each"),
-    reference=plain_stack,
-    inputs=inputs,
-    cost=stack_cost,
+    reference=plain_stack, inputs=inputs, cost=stack_cost,
     # Errors accumulate over the layers.
     tolerance={"fp32": 2e-6, "fp16": 2.5e-3, "bf16": 3e-2},
-)
+)  # fmt: skip
