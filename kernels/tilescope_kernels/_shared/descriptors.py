@@ -29,15 +29,10 @@ def _layout(rows: int, wide: int, dtype: torch.dtype) -> gl.NVMMASharedLayout:
 def _filled(kind: type, matrix: torch.Tensor, rows: int, wide: int, turned: bool, **more: Any) -> Any:
     descriptor = object.__new__(kind)
     # The inner stride is set to 1: PyTorch may give a single column any stride.
-    shape, strides = list(matrix.shape), [matrix.stride(int(turned)), 1]
-    descriptor.__dict__.update(
-        base=matrix,
-        shape=shape[::-1] if turned else shape,
-        strides=strides,
-        block_shape=[wide, rows] if turned else [rows, wide],
-        padding="zero",
-        **more,
-    )
+    strides, shape, block = [matrix.stride(int(turned)), 1], list(matrix.shape), [rows, wide]
+    if turned:
+        shape, block = shape[::-1], block[::-1]
+    descriptor.__dict__.update(base=matrix, shape=shape, strides=strides, block_shape=block, padding="zero", **more)
     return descriptor
 
 

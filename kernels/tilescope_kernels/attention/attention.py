@@ -21,15 +21,9 @@ from tilescope_kernels._shared.checks import FLOATING, check_alike, check_tensor
 from tilescope_kernels._shared.launching import cdiv, gluon_capability, launch
 from tilescope_kernels._shared.operators import operator, pack, rows_like, wants_grad
 from tilescope_kernels._shared.reach import is_far
+from tilescope_kernels.attention import flash
 from tilescope_kernels.attention.attention_configs import CONFIGS, chosen_config
 from tilescope_kernels.attention.decode import decode, decode_serves
-from tilescope_kernels.attention.flash import (
-    attention_backward_kv_kernel,
-    attention_backward_q_kernel,
-    attention_delta_kernel,
-    attention_kernel,
-    padded,
-)
 from tilescope_kernels.attention.flash_split import backward_of_few, few
 from tilescope_kernels.attention.hopper import attend
 from tilescope_kernels.attention.hopper_few import SHARED_QUERIES, attend_few
@@ -59,7 +53,7 @@ def _tma_serves(*tensors: torch.Tensor) -> bool:
 def _specializes(*tensors: torch.Tensor) -> bool:
     """Whether the kernels for Hopper accept these operands."""
     return (
-        gluon_capability(tensors[0]) == 90 and padded(tensors[0].shape[3]) in (64, 128, 256) and _tma_serves(*tensors)
+        gluon_capability(tensors[0]) == 90 and flash.padded(tensors[0].shape[3]) in (64, 128, 256) and _tma_serves(*tensors)
     )
 
 
@@ -67,7 +61,9 @@ def _tiles(tensor: torch.Tensor, rows: int, tma: int) -> TensorDescriptor | None
     """TMA descriptor of a tensor (batch, heads, rows, columns) with ``rows`` rows a tile. None unless ``tma``."""
     if not tma:
         return None
-    return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [1, 1, rows, padded(tensor.shape[3])])
+    return TensorDescriptor(
+        tensor, list(tensor.shape), list(tensor.stride()), [1, 1, rows, flash.padded(tensor.shape[3])]
+    )
 
 
 @operator(
@@ -112,7 +108,7 @@ def _attention(
         (attend_few if m == SHARED_QUERIES.value else attend)(o, asked, q, k, v, causal, score_scale, chosen)
     else:
         launch(
-            attention_kernel, (cdiv(queries, m) * batch * heads,),
+            flash.attention_kernel, (cdiv(queries, m) * batch * heads,),
             o, asked, q, k, v, _tiles(q, m, tma), _tiles(k, n, tma), _tiles(v, n, tma),
             *(t.stride()[:3] for t in (o, q, k, v)), heads, queries, keys, score_scale, mask,
             None if mask is None else mask.stride(), window,
@@ -136,7 +132,7 @@ def _attention_backward(
     group, score_scale = heads // kv_heads, scale_of_scores(scale, mask)
     given = (dq, dk, dv, do, q, k, v, o, lse, causal, scale, score_scale)
     if plain and backward_serves(q, k, causal) and _specializes(do, q, k, v, o, dq, dk, dv):
-        (in_one_pass if padded(columns) <= 128 else in_two_passes)(*given)
+        (in_one_pass if flash.padded(columns) <= 128 else in_two_passes)(*given)
         return dq, dk, dv
     chosen = chosen_config(q, causal, config, mask is not None)
     if not config and few(q, k, chosen):
@@ -148,7 +144,7 @@ def _attention_backward(
     shared = {"GROUP": group, "COLUMNS": columns, "CAUSAL": causal, "FAR": far}
     hidden = (mask, None if mask is None else mask.stride(), window)
     launch(
-        attention_delta_kernel, (cdiv(queries, 64) * batch * heads,),
+        flash.attention_delta_kernel, (cdiv(queries, 64) * batch * heads,),
         delta, o, do, o.stride()[:3], do.stride()[:3], heads, queries,
         COLUMNS=columns, BLOCK=64, FAR=far, num_warps=4,
     )  # fmt: skip
@@ -161,13 +157,13 @@ def _attention_backward(
     k_tiles, v_tiles = _tiles(k, q_n, tma), _tiles(v, q_n, tma)
     dq_strides, dk_strides, dv_strides, *strides = (t.stride()[:3] for t in (dq, dk, dv, do, q, k, v))
     launch(
-        attention_backward_kv_kernel, (kv_programs,),
+        flash.attention_backward_kv_kernel, (kv_programs,),
         dk, dv, do, q, k, v, lse, delta, do_tiles, q_tiles, dk_strides, dv_strides, *strides,
         kv_heads, queries, keys, scale, score_scale, *hidden,
         EVEN=queries % kv_m == 0, BLOCK_M=kv_m, BLOCK_N=kv_n, **shared, **kv_options,
     )  # fmt: skip
     launch(
-        attention_backward_q_kernel, (q_programs,),
+        flash.attention_backward_q_kernel, (q_programs,),
         dq, do, q, k, v, lse, delta, k_tiles, v_tiles, dq_strides, *strides,
         heads, queries, keys, scale, score_scale, *hidden,
         EVEN=keys % q_n == 0, BLOCK_M=q_m, BLOCK_N=q_n, **shared, **q_options,
@@ -234,7 +230,7 @@ def scaled_dot_product_attention(
     least 0. With ``enable_gqa`` each head of ``key`` and ``value`` serves several consecutive heads of ``query``.
 
     Dtypes are fp32, fp16 and bf16, with 1 to 256 columns and any strides; a last stride other than 1 costs a copy.
-    Tiles are padded on chip to a power of two of at least 16 columns. Softmax and sums are fp32. Gradients are
+    Tiles are flash.padded on chip to a power of two of at least 16 columns. Softmax and sums are fp32. Gradients are
     deterministic. Tiles of keys outside the window are skipped; those that ``attn_mask`` hides are not. ``config`` is one
     of ``CONFIGS``. Raises ValueError, naming the argument, for what is not supported.
     """

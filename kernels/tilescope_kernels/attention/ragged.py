@@ -20,15 +20,11 @@ from tilescope_kernels._shared.checks import check_alike, check_integers, check_
 from tilescope_kernels._shared.launching import cdiv, launch, shared_memory
 from tilescope_kernels._shared.operators import operator, pack, rows_like, wants_grad
 from tilescope_kernels._shared.reach import is_far
+from tilescope_kernels.attention import ragged_kernels as kernels
 from tilescope_kernels.attention.attention import _MOST, _neighbours
 from tilescope_kernels.attention.attention_configs import chosen_config
 from tilescope_kernels.attention.flash import attention_delta_kernel
 from tilescope_kernels.attention.masks import checked_scale
-from tilescope_kernels.attention.ragged_kernels import (
-    ragged_attention_kernel,
-    ragged_backward_kv_kernel,
-    ragged_backward_q_kernel,
-)
 from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 
@@ -86,7 +82,7 @@ def _ragged(
     chosen = _chosen(q, causal, config)
     m, n = chosen["BLOCK_M"], chosen["BLOCK_N"]
     launch(
-        ragged_attention_kernel, (cdiv(longest_q, m) * (sequences + 1) * heads,),
+        kernels.ragged_attention_kernel, (cdiv(longest_q, m) * (sequences + 1) * heads,),
         o, lse if save else None, q, k, v, q_bounds, k_bounds, *(_view(t).stride()[:3] for t in (o, q, k, v)),
         heads, rows, sequences, longest_q, scale * math.log2(math.e),
         GROUP=heads // k.shape[1], COLUMNS=columns, CAUSAL=causal, BLOCK_M=m, BLOCK_N=n,
@@ -118,14 +114,14 @@ def _ragged_backward(
     )  # fmt: skip
     m, n = chosen["KV_M"], chosen["KV_N"]
     launch(
-        ragged_backward_kv_kernel, (cdiv(longest_k, n) * (sequences + 1) * kv_heads,),
+        kernels.ragged_backward_kv_kernel, (cdiv(longest_k, n) * (sequences + 1) * kv_heads,),
         dk, dv, do, q, k, v, lse, delta, q_bounds, k_bounds, dk_strides, dv_strides, *strides,
         kv_heads, rows, key_rows, sequences, longest_k, scale, score_scale,
         BLOCK_M=m, BLOCK_N=n, num_warps=chosen["KV_WARPS"], num_stages=chosen["KV_STAGES"], **shared,
     )  # fmt: skip
     m, n = chosen["Q_M"], chosen["Q_N"]
     launch(
-        ragged_backward_q_kernel, (cdiv(longest_q, m) * (sequences + 1) * heads,),
+        kernels.ragged_backward_q_kernel, (cdiv(longest_q, m) * (sequences + 1) * heads,),
         dq, do, q, k, v, lse, delta, q_bounds, k_bounds, dq_strides, *strides, heads, rows, sequences, longest_q, scale, score_scale,
         BLOCK_M=m, BLOCK_N=n, num_warps=chosen["Q_WARPS"], num_stages=chosen["Q_STAGES"], **shared,
     )  # fmt: skip

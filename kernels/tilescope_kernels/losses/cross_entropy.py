@@ -238,12 +238,8 @@ class CrossEntropyLoss(torch.nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.register_buffer("weight", weight)
-        self.options: dict[str, Any] = {
-            "ignore_index": ignore_index,
-            "reduction": reduction,
-            "label_smoothing": label_smoothing,
-            "gradient_in_forward": gradient_in_forward,
-        }
+        self.options: dict[str, Any] = {"ignore_index": ignore_index, "reduction": reduction}
+        self.options |= {"label_smoothing": label_smoothing, "gradient_in_forward": gradient_in_forward}
 
     def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """The loss of logits ``x`` and class indices. Raises ValueError as ``cross_entropy`` does."""

@@ -194,12 +194,8 @@ class LinearCrossEntropy(torch.nn.Linear):
         label_smoothing: float = 0.0, chunk_rows: int = 0, device: Any = None, dtype: torch.dtype | None = None,
     ) -> None:  # fmt: skip
         super().__init__(columns, classes, bias, device, dtype)
-        self.options: dict[str, Any] = {
-            "ignore_index": ignore_index,
-            "reduction": reduction,
-            "label_smoothing": label_smoothing,
-            "chunk_rows": chunk_rows,
-        }
+        self.options: dict[str, Any] = {"ignore_index": ignore_index, "reduction": reduction}
+        self.options |= {"label_smoothing": label_smoothing, "chunk_rows": chunk_rows}
 
     def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """The loss of ``x`` (..., columns) and class indices (...). Raises ValueError as ``linear_cross_entropy``."""

@@ -348,11 +348,6 @@ def plan(x: torch.Tensor, dx: torch.Tensor) -> tuple[int, int, dict[str, int]] |
     programs = sharing * multiprocessors(x)
     if skewed:
         programs = programs // _WIDTH * _WIDTH
-    parameters = {
-        "ROOM": most,
-        "TAIL": tiles - 2 * half,
-        "AHEAD": min(half, 4 if sharing == 1 else 3),
-        "SKEWED": skewed,
-        "num_warps": warps,
-    }
+    tail, ahead = tiles - 2 * half, min(half, 4 if sharing == 1 else 3)
+    parameters = {"ROOM": most, "TAIL": tail, "AHEAD": ahead, "SKEWED": skewed, "num_warps": warps}
     return min(rows, programs), half, parameters

@@ -17,6 +17,7 @@ from tilescope_kernels._shared.launching import launch, next_power_of_2
 from tilescope_kernels._shared.operators import as_rows, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.row_tiles import aligned, in_pieces, load_piece, load_pieces, store_piece
 from tilescope_kernels.norms.rms_norm import CONFIGS
+from tilescope_kernels.norms.rms_norm import eager as eager_norm
 from tilescope_kernels.norms.rms_norm_backward import rms_norm_backward, warps
 from tilescope_kernels.norms.special_rows import forward_in_parts
 from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
@@ -178,9 +179,7 @@ def eager(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The formula one operation at a time, in fp32, as model code often writes it."""
     total = x + residual
-    precise = total.float()
-    normed = precise * torch.rsqrt(precise.square().mean(-1, keepdim=True) + eps)
-    return normed.to(x.dtype) * weight, total
+    return eager_norm(total, weight, eps), total
 
 
 @drawn

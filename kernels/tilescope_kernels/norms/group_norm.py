@@ -15,14 +15,7 @@ from tilescope_kernels._shared.checks import check_tensors, use_triton
 from tilescope_kernels._shared.launching import BEYOND, cdiv, launch, multiprocessors, next_power_of_2
 from tilescope_kernels._shared.operators import as_vector, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
-from tilescope_kernels.norms.group_norm_kernels import (
-    group_norm_backward_kernel,
-    group_norm_backward_parts_kernel,
-    group_norm_backward_sums_kernel,
-    group_norm_kernel,
-    group_norm_parts_kernel,
-    group_norm_sums_kernel,
-)
+from tilescope_kernels.norms import group_norm_kernels as kernels
 from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 #: Elements of a tile. The first is the default for groups that are split.
@@ -85,13 +78,13 @@ def _group_norm(
     tiles, saved = _tiles(x, groups, config), stats if save else None
     if tiles.parts == 1:
         given = (y, saved, x, weight, bias, groups, channels, positions, eps)
-        launch(group_norm_kernel, (rows,), *given, **tiles.constants)
+        launch(kernels.group_norm_kernel, (rows,), *given, **tiles.constants)
         return y, stats
     sums = x.new_empty((rows, tiles.parts, 2), dtype=torch.float32)
     grid = (rows * tiles.parts,)
-    launch(group_norm_sums_kernel, grid, sums, x, channels, positions, tiles.parts, **tiles.constants)
+    launch(kernels.group_norm_sums_kernel, grid, sums, x, channels, positions, tiles.parts, **tiles.constants)
     launch(
-        group_norm_parts_kernel, grid,
+        kernels.group_norm_parts_kernel, grid,
         y, saved, x, weight, bias, sums, groups, channels, positions, tiles.parts, eps,
         PARTS=min(1024, next_power_of_2(tiles.parts)), HUGE=tiles.huge, **tiles.constants,
     )  # fmt: skip
@@ -121,19 +114,19 @@ def _group_norm_backward(
     partial = x.new_empty((1, batch * tiles.across, 2 * every), dtype=torch.float32) if sums or not whole else None
     if whole:
         launch(
-            group_norm_backward_kernel, (rows,),
+            kernels.group_norm_backward_kernel, (rows,),
             dx, partial, dy, x, weight, stats, groups, channels, positions,
             **tiles.constants,
         )  # fmt: skip
     else:
         grid = (rows * tiles.parts,)
         launch(
-            group_norm_backward_sums_kernel, grid,
+            kernels.group_norm_backward_sums_kernel, grid,
             partial, dy, x, stats, groups, channels, positions, tiles.parts,
             **tiles.constants,
         )  # fmt: skip
         launch(
-            group_norm_backward_parts_kernel, grid,
+            kernels.group_norm_backward_parts_kernel, grid,
             dx, dy, x, weight, stats, partial, groups, channels, positions, tiles.parts,
             PARTS=min(1024, next_power_of_2(tiles.across * channels)), HUGE=tiles.huge, **tiles.constants,
         )  # fmt: skip

@@ -17,15 +17,7 @@ from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, n
 from tilescope_kernels._shared.operators import as_rows, as_vector, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.row_tiles import in_pieces, vector
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
-from tilescope_kernels.norms.layer_norm_kernels import (
-    _ALL,
-    _NOTHING,
-    _ROW,
-    column_sums_kernel,
-    layer_norm_backward_kernel,
-    layer_norm_kernel,
-    layer_norm_pieces_kernel,
-)
+from tilescope_kernels.norms import layer_norm_kernels as kernels
 from tilescope_kernels.norms.special_rows import SUMMED, backward_of_special_rows, forward_in_parts
 from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
 
@@ -73,8 +65,8 @@ def _for_pieces(x: torch.Tensor) -> tuple[int | None, bool]:
 def _keep(x: torch.Tensor, block: int, summed: bool) -> int:
     """What a backward program keeps in registers of a row of ``block`` elements, beside sums for dW if ``summed``."""
     if block <= (_SUMMED_TWICE if summed else SUMMED):
-        return int(_ALL.value)
-    return int((_ROW if summed and x.element_size() == 2 else _NOTHING).value)
+        return int(kernels._ALL.value)
+    return int((kernels._ROW if summed and x.element_size() == 2 else kernels._NOTHING).value)
 
 
 def _column_sums(partial: torch.Tensor, x: torch.Tensor) -> None:
@@ -82,7 +74,7 @@ def _column_sums(partial: torch.Tensor, x: torch.Tensor) -> None:
     rows, columns = x.shape
     block = 1024
     launch(
-        column_sums_kernel, (cdiv(columns, block), partial.shape[0]),
+        kernels.column_sums_kernel, (cdiv(columns, block), partial.shape[0]),
         partial, x, rows, columns,
         ROWS=4, BLOCK=block, num_warps=4,
     )  # fmt: skip
@@ -109,7 +101,7 @@ def _layer_norm(
         forward_in_parts(y, None, saved, x, None, weight, bias, eps, centred=True)
     elif held := in_pieces(x, asked or few):
         launch(
-            layer_norm_pieces_kernel, (rows,), y, saved, x, weight, bias, x.stride(0), columns, eps,
+            kernels.layer_norm_pieces_kernel, (rows,), y, saved, x, weight, bias, x.stride(0), columns, eps,
             ONCE=x.element_size() == 2, EARLY=early, **held,
         )  # fmt: skip
     else:
@@ -121,7 +113,7 @@ def _layer_norm(
         if early and block >= 512:
             tile = 1
         launch(
-            layer_norm_kernel, (cdiv(rows, tile),), y, saved, x, weight, bias, x.stride(0), rows, columns, eps,
+            kernels.layer_norm_kernel, (cdiv(rows, tile),), y, saved, x, weight, bias, x.stride(0), rows, columns, eps,
             ROWS=tile, BLOCK=block, VECTOR=vector(x), EARLY=early, num_warps=asked or _warps(x, tile, 8 if early else 32),
         )  # fmt: skip
     return y, stats
@@ -163,9 +155,9 @@ def _layer_norm_backward(
         programs = min(rows, chosen["PROGRAMS"] * each if chosen.get("PROGRAMS") else programs)
         # A row that is read twice hits L1 the second time, which asynchronous copies would bypass.
         warps, stages = _warps(x, 1, 32), 1
-        if keep == _ROW.value:
+        if keep == kernels._ROW.value:
             warps, stages = _ROW_WARPS, chosen.get("STAGES", _ROW_STAGES)
-        elif keep == _ALL.value:
+        elif keep == kernels._ALL.value:
             row = block * x.element_size()
             ahead = 3 if row <= 2048 else 2 if row <= 16384 else 1
             warps, stages = _warps(x, 1, 16), chosen.get("STAGES", 1 + ahead)
@@ -173,12 +165,12 @@ def _layer_norm_backward(
     else:
         warps, programs, stages, partial = _warps(x, 1, 16), rows, 1, None
     launch(
-        layer_norm_backward_kernel, (programs,), dx, partial, dy, x, weight, stats, x.stride(0), rows, columns,
+        kernels.layer_norm_backward_kernel, (programs,), dx, partial, dy, x, weight, stats, x.stride(0), rows, columns,
         BLOCK=block, KEEP=keep, STAGES=stages, VECTOR=vector(x), num_warps=chosen.get("num_warps", warps),
     )  # fmt: skip
     if partial is None:
         return dx, none
-    if keep != _ALL.value:
+    if keep != kernels._ALL.value:
         _column_sums(partial[1], dy)
     return dx, sum_partials(partial, sums_dtype(x, weight))
 

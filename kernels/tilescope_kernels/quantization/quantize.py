@@ -18,16 +18,8 @@ from tilescope_kernels._shared.launching import BEYOND, launch
 from tilescope_kernels._shared.one_byte import check_has_fp8
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.reach import SECOND_AXIS, slabs
-from tilescope_kernels.quantization.quantize_kernels import (
-    GROUP,
-    SMALLEST,
-    absmax_kernel,
-    quantize_blocks_kernel,
-    quantize_long_rows_kernel,
-    quantize_rows_kernel,
-    quantize_tensor_kernel,
-    quantize_tiles_kernel,
-)
+from tilescope_kernels.quantization import quantize_kernels as kernels
+from tilescope_kernels.quantization.quantize_kernels import GROUP, SMALLEST
 from tilescope_kernels.spec import Config, Cost, Draw, Implementation, KernelSpec, Workload, declare, drawn
 
 #: The largest code of each dtype.
@@ -110,22 +102,22 @@ def _quantize(x: torch.Tensor, kind: torch.dtype, granularity: str, config: str)
     if granularity == "row" and triton.next_power_of_2(columns) * x.element_size() <= _HELD:
         chosen = _for_rows(x, given or {})
         grid = (triton.cdiv(rows, chosen["ROWS"]),)
-        launch(quantize_rows_kernel, grid, q, scale, x, stride, rows, columns, LARGEST=largest, **chosen)
+        launch(kernels.quantize_rows_kernel, grid, q, scale, x, stride, rows, columns, LARGEST=largest, **chosen)
     elif granularity == "row":
         fixed = {"LARGEST": largest, "BLOCK": _WALKED, "num_warps": 16}
-        launch(quantize_long_rows_kernel, (rows,), q, scale, x, stride, columns, **fixed)
+        launch(kernels.quantize_long_rows_kernel, (rows,), q, scale, x, stride, columns, **fixed)
     elif granularity == "tile":
         chosen = given or default(x, TILE_CONFIGS)
         scales = slabs(SECOND_AXIS, scale)
         for (of_q, of_x), (of_scale,) in zip(slabs(SECOND_AXIS * GROUP, q, x), scales, strict=True):
             grid, extents = (triton.cdiv(a_row, chosen["TILES"]), of_scale.shape[0]), (stride, of_x.shape[0], columns)
-            launch(quantize_tiles_kernel, grid, of_q, of_scale, of_x, *extents, LARGEST=largest, **chosen)
+            launch(kernels.quantize_tiles_kernel, grid, of_q, of_scale, of_x, *extents, LARGEST=largest, **chosen)
     elif granularity == "block":
         chosen = given or default(x, BLOCK_CONFIGS)
         for of_q, of_scale, of_x in slabs(most_rows(columns), q, scale, x):
             groups = len(of_x) * a_row
             grid, extents = (triton.cdiv(groups, chosen["GROUPS"]),), (stride, groups, columns)
-            launch(quantize_blocks_kernel, grid, of_q, of_scale, of_x, *extents, LARGEST=largest, **chosen)
+            launch(kernels.quantize_blocks_kernel, grid, of_q, of_scale, of_x, *extents, LARGEST=largest, **chosen)
     else:
         # Adjacent rows are one, whose blocks are aligned whatever the rows' length. The second pass begins where the first ended, so
         # that it finds the end of x in L2.
@@ -137,9 +129,9 @@ def _quantize(x: torch.Tensor, kind: torch.dtype, granularity: str, config: str)
         pieces = max(1, triton.cdiv(groups, chosen["GROUPS"]))
         partial = torch.empty(min(pieces, _PARTIALS), dtype=torch.float32, device=x.device)
         extents, fixed = (stride, groups, columns, tail), {"FLAT": flat, **chosen}
-        launch(absmax_kernel, (len(partial),), partial, x, *extents, **fixed)
+        launch(kernels.absmax_kernel, (len(partial),), partial, x, *extents, **fixed)
         launch(
-            quantize_tensor_kernel, (pieces,), q, scale, partial, x, *extents, len(partial),
+            kernels.quantize_tensor_kernel, (pieces,), q, scale, partial, x, *extents, len(partial),
             LARGEST=largest, PARTIALS=_PARTIALS, **fixed,
         )  # fmt: skip
     return q, scale

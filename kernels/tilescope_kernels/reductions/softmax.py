@@ -11,17 +11,8 @@ from tilescope_kernels._shared.checks import check_tensors, use_triton
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2
 from tilescope_kernels._shared.operators import as_rows, operator, pack, shaped_as, unpack
 from tilescope_kernels._shared.row_tiles import in_pieces, pieces_of, vector
+from tilescope_kernels.reductions import softmax_kernels as kernels
 from tilescope_kernels.reductions.softmax_gluon import softmax_backward_in_parts, softmax_with_held_rows
-from tilescope_kernels.reductions.softmax_kernels import (
-    softmax_online_kernel,
-    softmax_part_sums_kernel,
-    softmax_parts_kernel,
-    softmax_pieces_backward_kernel,
-    softmax_pieces_kernel,
-    softmax_rows_backward_kernel,
-    softmax_rows_kernel,
-    softmax_twice_backward_kernel,
-)
 from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
 
 #: ``ROWS`` per program. The first is the launcher's choice for rows of about 4096 columns.
@@ -114,7 +105,7 @@ def _write_pieces(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
     # Norms take 16 warps where 8 are the default here, but exchange less.
     found = _pieces(x, config.get("num_warps", 8 if 12288 <= columns <= 16384 and not skewed else None))
     if found:
-        launch(softmax_pieces_kernel, (rows,), y, x, x.stride(0), columns, SKEWED=skewed, **found)
+        launch(kernels.softmax_pieces_kernel, (rows,), y, x, x.stride(0), columns, SKEWED=skewed, **found)
     return found is not None
 
 
@@ -125,7 +116,7 @@ def _write_blocks(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
         return False
     # 32 elements per thread are four 16-byte loads in flight at 16 bits.
     block = _block(x, config, 32, 16)
-    launch(softmax_rows_kernel, (cdiv(rows, block["ROWS"]),), y, x, x.stride(0), rows, columns, **block)
+    launch(kernels.softmax_rows_kernel, (cdiv(rows, block["ROWS"]),), y, x, x.stride(0), rows, columns, **block)
     return True
 
 
@@ -142,8 +133,8 @@ def _write_few(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
     parts = cdiv(columns, _PART)
     sums = torch.empty((rows, parts, 2), dtype=torch.float32, device=x.device)
     grid, given, common = (rows * parts,), (x, x.stride(0), columns, parts), {"BLOCK": _PART, "num_warps": 8}
-    launch(softmax_part_sums_kernel, grid, sums, *given, **common)
-    launch(softmax_parts_kernel, grid, y, sums, *given, PARTS=next_power_of_2(parts), **common)
+    launch(kernels.softmax_part_sums_kernel, grid, sums, *given, **common)
+    launch(kernels.softmax_parts_kernel, grid, y, sums, *given, PARTS=next_power_of_2(parts), **common)
     return True
 
 
@@ -153,7 +144,7 @@ def _write_twice(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
     # read. Rows with ends exchange more, so they take 16 warps.
     skewed, long = _skewed(x), _bytes(x) > _IN_L2
     walked = _walked(x, config, 16 if skewed and not long else 32, 4 if skewed or long else 2)
-    launch(softmax_online_kernel, (x.shape[0],), y, x, x.stride(0), x.shape[1], **walked)
+    launch(kernels.softmax_online_kernel, (x.shape[0],), y, x, x.stride(0), x.shape[1], **walked)
     return True
 
 
@@ -163,7 +154,7 @@ def _grade_pieces(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: C
     is_held = _bytes(y) <= _HELD_BACKWARD[y.element_size()] and config.get("ROWS", 1) == 1
     found = _pieces(y, config.get("num_warps")) if is_held and columns != next_power_of_2(columns) else None
     if found:
-        launch(softmax_pieces_backward_kernel, (rows,), dx, dy, y, columns, SKEWED=_skewed(y), **found)
+        launch(kernels.softmax_pieces_backward_kernel, (rows,), dx, dy, y, columns, SKEWED=_skewed(y), **found)
     return found is not None
 
 
@@ -173,7 +164,7 @@ def _grade_blocks(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: C
     if next_power_of_2(columns) * y.element_size() > _HELD_BACKWARD[y.element_size()]:
         return False
     block = _block(y, config, 16, 32)
-    launch(softmax_rows_backward_kernel, (cdiv(rows, block["ROWS"]),), dx, dy, y, rows, columns, **block)
+    launch(kernels.softmax_rows_backward_kernel, (cdiv(rows, block["ROWS"]),), dx, dy, y, rows, columns, **block)
     return True
 
 
@@ -184,7 +175,7 @@ def _grade_parts(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: Co
 
 def _grade_twice(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: Config) -> bool:
     """As ``_write_twice``."""
-    launch(softmax_twice_backward_kernel, (y.shape[0],), dx, dy, y, y.shape[1], **_walked(y, config, 32, 2))
+    launch(kernels.softmax_twice_backward_kernel, (y.shape[0],), dx, dy, y, y.shape[1], **_walked(y, config, 32, 2))
     return True
 
 
