@@ -24,6 +24,7 @@ from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention import flash
 from tilescope_kernels.attention.attention_configs import CONFIGS, chosen_config
 from tilescope_kernels.attention.decode import decode, decode_serves
+from tilescope_kernels.attention.flash import padded
 from tilescope_kernels.attention.flash_split import backward_of_few, few
 from tilescope_kernels.attention.hopper import attend
 from tilescope_kernels.attention.hopper_few import SHARED_QUERIES, attend_few
@@ -52,18 +53,14 @@ def _tma_serves(*tensors: torch.Tensor) -> bool:
 
 def _specializes(*tensors: torch.Tensor) -> bool:
     """Whether the kernels for Hopper accept these operands."""
-    return (
-        gluon_capability(tensors[0]) == 90 and flash.padded(tensors[0].shape[3]) in (64, 128, 256) and _tma_serves(*tensors)
-    )
+    return gluon_capability(tensors[0]) == 90 and padded(tensors[0].shape[3]) in (64, 128, 256) and _tma_serves(*tensors)
 
 
 def _tiles(tensor: torch.Tensor, rows: int, tma: int) -> TensorDescriptor | None:
     """TMA descriptor of a tensor (batch, heads, rows, columns) with ``rows`` rows a tile. None unless ``tma``."""
     if not tma:
         return None
-    return TensorDescriptor(
-        tensor, list(tensor.shape), list(tensor.stride()), [1, 1, rows, flash.padded(tensor.shape[3])]
-    )
+    return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [1, 1, rows, padded(tensor.shape[3])])
 
 
 @operator(
@@ -132,7 +129,7 @@ def _attention_backward(
     group, score_scale = heads // kv_heads, scale_of_scores(scale, mask)
     given = (dq, dk, dv, do, q, k, v, o, lse, causal, scale, score_scale)
     if plain and backward_serves(q, k, causal) and _specializes(do, q, k, v, o, dq, dk, dv):
-        (in_one_pass if flash.padded(columns) <= 128 else in_two_passes)(*given)
+        (in_one_pass if padded(columns) <= 128 else in_two_passes)(*given)
         return dq, dk, dv
     chosen = chosen_config(q, causal, config, mask is not None)
     if not config and few(q, k, chosen):
@@ -230,7 +227,7 @@ def scaled_dot_product_attention(
     least 0. With ``enable_gqa`` each head of ``key`` and ``value`` serves several consecutive heads of ``query``.
 
     Dtypes are fp32, fp16 and bf16, with 1 to 256 columns and any strides; a last stride other than 1 costs a copy.
-    Tiles are flash.padded on chip to a power of two of at least 16 columns. Softmax and sums are fp32. Gradients are
+    Tiles are padded on chip to a power of two of at least 16 columns. Softmax and sums are fp32. Gradients are
     deterministic. Tiles of keys outside the window are skipped; those that ``attn_mask`` hides are not. ``config`` is one
     of ``CONFIGS``. Raises ValueError, naming the argument, for what is not supported.
     """

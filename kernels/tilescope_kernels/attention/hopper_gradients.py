@@ -10,24 +10,10 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2
 from tilescope_kernels._shared.reach import is_far
+from tilescope_kernels.attention import hopper_backward, hopper_backward_sums, hopper_backward_wide
 from tilescope_kernels.attention.flash import padded
 from tilescope_kernels.attention.hopper import LINES, query_tiles, tiles
-from tilescope_kernels.attention.hopper_backward import (
-    PART_COLUMNS,
-    PART_ROWS,
-    PROGRAM,
-    ROWS,
-    WIDTH,
-    attention_backward_hopper_kernel,
-)
-from tilescope_kernels.attention.hopper_backward_sums import (
-    attention_backward_sums_kernel,
-    attention_backward_terms_kernel,
-)
-from tilescope_kernels.attention.hopper_backward_wide import (
-    attention_backward_kv_wide_hopper_kernel,
-    attention_backward_q_hopper_kernel,
-)
+from tilescope_kernels.attention.hopper_backward import PART_COLUMNS, PART_ROWS, PROGRAM, ROWS, WIDTH
 
 #: Least multiply-adds of a product: below, the Triton kernels are faster.
 _LEAST = 8 * 10**8
@@ -111,18 +97,18 @@ def in_two_passes(
     terms = torch.empty((batch, heads, 3, rows), dtype=torch.float32, device=q.device)
     shared = {"GROUP": heads // kv_heads, "COLUMNS": padded(columns), "CAUSAL": causal, "num_warps": 4}
     launch(
-        attention_backward_terms_kernel, (row_programs,),
+        hopper_backward_sums.attention_backward_terms_kernel, (row_programs,),
         terms, None, None, o, do, lse, k, v, *(t.stride()[:3] for t in (o, do, k, v)),
         heads, kv_heads, queries, keys, rows, 0, row_programs,
         COLUMNS=columns, PADDED=padded(columns), FAR=is_far(*(t.stride(2) for t in (o, do))), num_warps=4,
     )  # fmt: skip
     launch(
-        attention_backward_kv_wide_hopper_kernel, (cdiv(keys, ROWS.value) * batch * kv_heads,),
+        hopper_backward_wide.attention_backward_kv_wide_hopper_kernel, (cdiv(keys, ROWS.value) * batch * kv_heads,),
         query_tiles(dk), query_tiles(dv), tiles(do, _KV["BLOCK"]), tiles(q, _KV["BLOCK"]), query_tiles(k), query_tiles(v),
         terms, kv_heads, queries, keys, rows, scale, score_scale, **_KV, **shared,
     )  # fmt: skip
     launch(
-        attention_backward_q_hopper_kernel, (rows // PROGRAM.value * batch * heads,),
+        hopper_backward_wide.attention_backward_q_hopper_kernel, (rows // PROGRAM.value * batch * heads,),
         query_tiles(dq), query_tiles(do), query_tiles(q), tiles(k, _Q["BLOCK"]), tiles(v, _Q["BLOCK"]),
         terms, heads, keys, queries, rows, scale, score_scale, **_Q, **shared,
     )  # fmt: skip
@@ -152,19 +138,20 @@ def in_one_pass(
         cdiv(multiprocessors(q), tiles_of_keys * share), _TOGETHER // (heads // kv_heads * queries * width * 8)
     )
     launch(
-        attention_backward_terms_kernel, (row_programs + parts * batch * kv_heads,),
+        hopper_backward_sums.attention_backward_terms_kernel, (row_programs + parts * batch * kv_heads,),
         terms, bounds, sums, o, do, lse, k, v, *(t.stride()[:3] for t in (o, do, k, v)),
         heads, kv_heads, queries, keys, rows, parts, row_programs,
         COLUMNS=columns, PADDED=width, FAR=is_far(*(t.stride(2) for t in (o, do, k, v))), num_warps=4,
     )  # fmt: skip
     launch(
-        attention_backward_hopper_kernel, (tiles_of_keys * share * batch * kv_heads,),
+        hopper_backward.attention_backward_hopper_kernel, (tiles_of_keys * share * batch * kv_heads,),
         query_tiles(dk), query_tiles(dv), shared, _sum_tiles(sums), tiles(do, block), tiles(q, block), query_tiles(k), query_tiles(v),
         terms, bounds, kv_heads, queries, keys, rows, parts, together, share, cdiv(columns, 8), scale, score_scale,
         GROUP=heads // kv_heads, COLUMNS=width, CAUSAL=causal, BLOCK=block, STAGES=_STAGES, LINES=LINES, num_warps=4,
     )  # fmt: skip
     launch(
-        attention_backward_sums_kernel, (row_programs + (4 * tiles_of_keys * batch * kv_heads if share > 1 else 0),),
+        hopper_backward_sums.attention_backward_sums_kernel,
+        (row_programs + (4 * tiles_of_keys * batch * kv_heads if share > 1 else 0),),
         dq, dk, dv, sums, shared, terms, bounds, *(t.stride()[:3] for t in (dq, dk, dv)),
         heads, kv_heads, queries, keys, rows, parts, row_programs, scale,
         COLUMNS=columns, PADDED=width, PARTS=max(32, next_power_of_2(parts)), SHARES=share,

@@ -14,14 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from tilescope_kernels._shared.checks import (
-    check_alike,
-    check_integers,
-    check_no_grad,
-    check_tensors,
-    check_together,
-    use_triton,
-)
+from tilescope_kernels._shared import checks
 from tilescope_kernels._shared.launching import BEYOND, cdiv, launch, multiprocessors, next_power_of_2, shared_memory
 from tilescope_kernels._shared.operators import operator, pack, rows_like, unpack
 from tilescope_kernels.attention.attention import _MOST, _neighbours
@@ -102,8 +95,8 @@ def _paged(
 def _check(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, page_table: torch.Tensor, lengths: torch.Tensor
 ) -> None:
-    check_tensors(query=query, key_cache=keys, value_cache=values)
-    check_no_grad("paged_attention", query=query, key_cache=keys, value_cache=values)
+    checks.check_tensors(query=query, key_cache=keys, value_cache=values)
+    checks.check_no_grad("paged_attention", query=query, key_cache=keys, value_cache=values)
     if query.dim() != 4:
         raise ValueError(f"query has {query.dim()} dimensions: give (batch, heads, queries, columns)")
     batch, heads, _, columns = query.shape
@@ -114,13 +107,13 @@ def _check(
             f"key_cache has shape {tuple(keys.shape)}: give (pages, keys of a page, heads, {columns}), with a number of heads that"
             f" divides query's {heads}"
         )
-    check_alike(key_cache=keys, value_cache=values)
-    check_integers(page_table=page_table, lengths=lengths)
+    checks.check_alike(key_cache=keys, value_cache=values)
+    checks.check_integers(page_table=page_table, lengths=lengths)
     if page_table.dim() != 2 or len(page_table) != batch:
         raise ValueError(f"page_table has shape {tuple(page_table.shape)}: give ({batch}, pages of a sequence)")
     if lengths.shape != (batch,):
         raise ValueError(f"lengths has shape {tuple(lengths.shape)}: give ({batch},)")
-    check_together(query=query, page_table=page_table, lengths=lengths)
+    checks.check_together(query=query, page_table=page_table, lengths=lengths)
 
 
 def paged_attention(
@@ -141,10 +134,10 @@ def paged_attention(
     columns, pages of any size and any strides; a last stride other than 1 costs a copy. The result is deterministic.
     ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what is not supported, such as a gradient.
     """
-    if use_triton():
+    if checks.use_triton():
         _check(query, key_cache, value_cache, page_table, lengths)
     scale = checked_scale(scale, query)
-    if not use_triton():
+    if not checks.use_triton():
         return _composed(query, key_cache, value_cache, page_table, lengths, is_causal, scale)
     q, k, v, table = (_neighbours(tensor) for tensor in (query, key_cache, value_cache, page_table))
     return _paged(q, k, v, table, lengths.contiguous(), is_causal, scale, pack(config))

@@ -14,16 +14,8 @@ from tilescope_kernels._shared.launching import BEYOND, launch
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.reach import slabs
-from tilescope_kernels.quantization.quantize import (
-    BLOCK_CONFIGS,
-    LARGEST,
-    SIZES,
-    TARGETS,
-    default,
-    inputs,
-    most_rows,
-    reference,
-)
+from tilescope_kernels.quantization import quantize
+from tilescope_kernels.quantization.quantize import default, inputs, most_rows, reference
 from tilescope_kernels.quantization.quantize_kernels import GROUP, block_addresses
 from tilescope_kernels.spec import Config, Cost, Implementation, KernelSpec, Workload, declare
 
@@ -97,7 +89,7 @@ def _dequantize(
             ROWS_A_SCALE=rows_a_scale, BLOCK=_FLAT, num_warps=_FLAT_WARPS,
         )  # fmt: skip
         return x
-    chosen = unpack(config) or default(q, BLOCK_CONFIGS)
+    chosen = unpack(config) or default(q, quantize.BLOCK_CONFIGS)
     most = most_rows(columns)
     scales = slabs(most // rows_a_scale, scale) if steps[0] else itertools.repeat((scale,))
     for (of_x, of_q), (of_scale,) in zip(slabs(most, x, q), scales, strict=False):
@@ -122,7 +114,7 @@ def dequantize(
     if q.dim() == 0:
         raise ValueError("q has 0 dimensions: give at least 1")
     if use_triton():
-        check_operands(tuple(LARGEST), q=q)
+        check_operands(tuple(quantize.LARGEST), q=q)
         check_operands((torch.float32,), scale=scale, beside=q)
     rows_a_scale = _rows_a_scale(q, scale)
     if not use_triton():
@@ -186,12 +178,12 @@ def _spec(name: str, dtype: torch.dtype, granularity: str, summary: str) -> Kern
         return Cost(flops=workload.elements, bytes_read=workload.elements + 4 * groups, bytes_written=size)
 
     return declare(
-        name, summary, "rows columns", SIZES.format(ragged="fp16"),
-        triton=Implementation(fused, "one read, one write", BLOCK_CONFIGS),
+        name, summary, "rows columns", quantize.SIZES.format(ragged="fp16"),
+        triton=Implementation(fused, "one read, one write", quantize.BLOCK_CONFIGS),
         eager=Implementation(eager, "conversion, multiplication and conversion, one after the other"),
         reference=eager, inputs=coded, cost=cost,
         # No fp32, because the result always has the workload's dtype and is compared in it.
-        tolerance={"fp16": 7e-4, "bf16": 6e-3}, targets=TARGETS[dtype],
+        tolerance={"fp16": 7e-4, "bf16": 6e-3}, targets=quantize.TARGETS[dtype],
     )  # fmt: skip
 
 

@@ -15,14 +15,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
-from tilescope_kernels._shared.launching import (
-    cdiv,
-    gluon_capability,
-    launch,
-    multiprocessors,
-    next_power_of_2,
-    shared_memory,
-)
+from tilescope_kernels._shared import launching
 from tilescope_kernels._shared.online_softmax import LOG2_E
 from tilescope_kernels._shared.row_ends import begin_of, ends_of, whole_part
 
@@ -163,15 +156,15 @@ def softmax_with_held_rows(y: torch.Tensor, x: torch.Tensor, skewed: bool) -> bo
     """Fill y and return True, or return False if two programs with such rows do not fit an SM."""
     rows, columns = x.shape
     width = 16 // x.element_size()
-    if gluon_capability(x) < 80 or x.data_ptr() % 16 or not (skewed or columns % width == x.stride(0) % width == 0):
+    if launching.gluon_capability(x) < 80 or x.data_ptr() % 16 or not (skewed or columns % width == x.stride(0) % width == 0):
         return False
     warps = _WARPS_SKEWED if skewed else _WARPS
     tile = 512 * warps
-    tiles = cdiv(columns // width * 16, tile)
-    held = min(tiles, (shared_memory(x) // 2 - _OTHER) // tile)
+    tiles = launching.cdiv(columns // width * 16, tile)
+    held = min(tiles, (launching.shared_memory(x) // 2 - _OTHER) // tile)
     if (tiles - held) * tile > _IN_REGISTERS:
         return False
-    launch(
+    launching.launch(
         softmax_held_kernel, (rows,),
         y, x, x.stride(0), columns,
         HELD=held, TAIL=tiles - held, WIDTH=width, SKEWED=skewed, num_warps=warps,
@@ -305,21 +298,21 @@ def softmax_backward_in_parts(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tenso
     rows, columns = y.shape
     size = y.element_size()
     # The compiler proves 16-byte alignment from addresses and extents that are multiples of 16.
-    if gluon_capability(y) < 80 or columns % 16 or y.stride(0) != columns or (y.data_ptr() | dy.data_ptr()) % 16:
+    if launching.gluon_capability(y) < 80 or columns % 16 or y.stride(0) != columns or (y.data_ptr() | dy.data_ptr()) % 16:
         return False
     for part, programs, warps, ahead, lag in _PLANS:
         block = part // size
-        parts, running = cdiv(columns, block), programs * multiprocessors(y)
+        parts, running = launching.cdiv(columns, block), programs * launching.multiprocessors(y)
         room = programs * (ahead + 1 + lag) * 2 * part
-        if parts > min(running, max(_LANES, 32 * warps)) or room > shared_memory(y) - 2048 * programs:
+        if parts > min(running, max(_LANES, 32 * warps)) or room > launching.shared_memory(y) - 2048 * programs:
             continue
         groups = min(rows, running // parts)
         words = torch.full((rows, parts), -1, dtype=torch.int32, device=y.device)
-        launch(
+        launching.launch(
             softmax_parts_backward_shared_kernel, (parts * groups,),
             dx, words, dy, y, rows, columns, parts,
             BLOCK=block, WIDTH=16 // size, WHOLE=columns % block == 0, AHEAD=ahead, LAG=lag,
-            LANES=max(32 * warps, min(_LANES, next_power_of_2(parts))), num_warps=warps,
+            LANES=max(32 * warps, min(_LANES, launching.next_power_of_2(parts))), num_warps=warps,
             # A cooperative launch needs all programs resident, which bounds their registers.
             maxnreg=min(255, _REGISTERS // (32 * warps * programs) // 8 * 8), launch_cooperative_grid=True,
         )  # fmt: skip
