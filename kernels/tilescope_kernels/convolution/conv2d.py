@@ -261,15 +261,9 @@ def reference(
 def inputs(draw: Draw, batch: int, channels: int, height: int, width: int, filters: int, kernel: int) -> dict[str, Any]:
     """Standard normal images, filters that preserve the variance, a bias, and padding that preserves the extents for odd filters."""
     scale = max(1, channels * kernel * kernel) ** -0.5
-    images = draw(batch, height, width, channels)
-    taps = draw(filters, kernel, kernel, channels, scale=scale)
-    return {
-        "input": images.permute(0, 3, 1, 2),
-        "weight": taps.permute(0, 3, 1, 2),
-        "bias": draw(filters),
-        "padding": kernel // 2,
-        "relu": True,
-    }
+    images = draw(batch, height, width, channels).permute(0, 3, 1, 2)
+    taps = draw(filters, kernel, kernel, channels, scale=scale).permute(0, 3, 1, 2)
+    return {"input": images, "weight": taps, "bias": draw(filters), "padding": kernel // 2, "relu": True}
 
 
 def cost(workload: Workload, direction: str) -> Cost:
@@ -277,12 +271,8 @@ def cost(workload: Workload, direction: str) -> Cost:
     batch, channels, height, width, filters, kernel = workload.dims.values()
     pixels = batch * _out_extent(height, kernel, 1, kernel // 2, 1) * _out_extent(width, kernel, 1, kernel // 2, 1)
     weights = filters * kernel * kernel * channels
-    return Cost(
-        flops=2 * pixels * weights,
-        bytes_read=(batch * height * width * channels + weights + filters) * workload.itemsize,
-        bytes_written=pixels * filters * workload.itemsize,
-        pipe=workload.pipe,
-    )
+    read, size = batch * height * width * channels + weights + filters, workload.itemsize
+    return Cost(2 * pixels * weights, read * size, pixels * filters * size, workload.pipe)
 
 
 SPEC = declare(

@@ -152,15 +152,9 @@ def reference(
 @drawn
 def inputs(draw: Draw, batch: int, channels: int, height: int, width: int, kernel: int, stride: int) -> dict[str, Any]:
     """Standard normal images, filters that preserve the variance, a bias, and padding that preserves the extents for odd filters."""
-    images = draw(batch, height, width, channels)
-    return {
-        "input": images.permute(0, 3, 1, 2),
-        "weight": draw(channels, 1, kernel, kernel, scale=1 / max(1, kernel)),
-        "bias": draw(channels),
-        "stride": stride,
-        "padding": kernel // 2,
-        "relu": True,
-    }
+    images = draw(batch, height, width, channels).permute(0, 3, 1, 2)
+    tensors = {"input": images, "weight": draw(channels, 1, kernel, kernel, scale=1 / max(1, kernel))}
+    return {**tensors, "bias": draw(channels), "stride": stride, "padding": kernel // 2, "relu": True}
 
 
 def cost(workload: Workload, direction: str) -> Cost:
@@ -168,11 +162,8 @@ def cost(workload: Workload, direction: str) -> Cost:
     batch, channels, height, width, kernel, stride = workload.dims.values()
     sides = (_out_extent(extent, kernel, stride, kernel // 2, 1) for extent in (height, width))
     outputs = batch * channels * math.prod(sides)
-    return Cost(
-        flops=2 * outputs * kernel * kernel,
-        bytes_read=channels * (batch * height * width + kernel * kernel + 1) * workload.itemsize,
-        bytes_written=outputs * workload.itemsize,
-    )
+    read = channels * (batch * height * width + kernel * kernel + 1) * workload.itemsize
+    return Cost(2 * outputs * kernel * kernel, read, outputs * workload.itemsize)
 
 
 SPEC = declare(

@@ -220,12 +220,8 @@ def inputs(draw: Draw, rows: int, columns: int, classes: int) -> dict[str, Any]:
     target = draw.empty(rows, dtype=torch.int64)
     if draw.numbers is not None:
         target.random_(0, max(classes, 1), generator=draw.numbers)
-    scale = columns**-0.5
-    return {
-        "x": draw(rows, columns, grad=True),
-        "linear_weight": draw(classes, columns, scale=scale, grad=True),
-        "target": target,
-    }
+    x, weight = draw(rows, columns, grad=True), draw(classes, columns, scale=columns**-0.5, grad=True)
+    return {"x": x, "linear_weight": weight, "target": target}
 
 
 def cost(workload: Workload, direction: str) -> Cost:

@@ -219,13 +219,9 @@ def inputs(draw: Draw, m: int, n: int, k: int, rank: int) -> dict[str, Any]:
     ``weight`` is frozen, as in training of a LoRA adapter.
     """
     deep = max(k, 1) ** -0.5
-    return {
-        "x": draw(m, k, grad=True),
-        "weight": draw(n, k, scale=deep),
-        "lora_a": draw(rank, k, scale=deep, grad=True),
-        "lora_b": draw(n, rank, scale=rank**-0.5, grad=True),
-        "alpha": 0.5,
-    }
+    x, weight, lora_a = draw(m, k, grad=True), draw(n, k, scale=deep), draw(rank, k, scale=deep, grad=True)
+    lora_b = draw(n, rank, scale=rank**-0.5, grad=True)
+    return {"x": x, "weight": weight, "lora_a": lora_a, "lora_b": lora_b, "alpha": 0.5}
 
 
 def cost(workload: Workload, direction: str) -> Cost:
@@ -235,15 +231,10 @@ def cost(workload: Workload, direction: str) -> Cost:
     three products, dA and dB one each, and alpha scales once.
     """
     m, n, k, rank = workload.dims.values()
-    size = workload.itemsize
-    passes = 1 if direction == FORWARD else 2
     operands, update = m * k + n * k + rank * k + n * rank, m * k + rank * k + n * rank
-    return Cost(
-        flops=2 * m * (n * k + passes * (k * rank + rank * n)) + m * rank,
-        bytes_read=(operands if direction == FORWARD else operands + m * n) * size,
-        bytes_written=(m * n if direction == FORWARD else update) * size,
-        pipe=workload.pipe,
-    )
+    passes, read, written = (1, operands, m * n) if direction == FORWARD else (2, operands + m * n, update)
+    flops, size = 2 * m * (n * k + passes * (k * rank + rank * n)) + m * rank, workload.itemsize
+    return Cost(flops, read * size, written * size, workload.pipe)
 
 
 SPEC = declare(

@@ -185,12 +185,8 @@ def eager(
 @drawn
 def inputs(draw: Draw, rows: int, columns: int) -> dict[str, Any]:
     """``x`` and ``residual`` of rows x columns, standard normal, and ``weight`` around 1."""
-    return {
-        "x": draw(rows, columns, grad=True),
-        "residual": draw(rows, columns, grad=True),
-        "weight": draw(columns, scale=0.2, shift=1.0, grad=True),
-        "eps": 1e-6,
-    }
+    x, residual = (draw(rows, columns, grad=True) for _ in range(2))
+    return {"x": x, "residual": residual, "weight": draw(columns, scale=0.2, shift=1.0, grad=True), "eps": 1e-6}
 
 
 def cost(workload: Workload, direction: str) -> Cost:

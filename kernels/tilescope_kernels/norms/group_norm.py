@@ -200,13 +200,9 @@ def eager(x: torch.Tensor, num_groups: int, weight: torch.Tensor, bias: torch.Te
 def inputs(draw: Draw, batch: int, groups: int, channels: int, positions: int) -> dict[str, Any]:
     """``x`` of batch x (groups * channels) x positions around 0.5, ``weight`` around 1 and ``bias`` around 0."""
     channels *= groups
-    return {
-        "x": draw(batch, channels, positions, shift=0.5, grad=True),
-        "num_groups": groups,
-        "weight": draw(channels, scale=0.2, shift=1.0, grad=True),
-        "bias": draw(channels, scale=0.2, grad=True),
-        "eps": 1e-5,
-    }
+    x = draw(batch, channels, positions, shift=0.5, grad=True)
+    weight, bias = draw(channels, scale=0.2, shift=1.0, grad=True), draw(channels, scale=0.2, grad=True)
+    return {"x": x, "num_groups": groups, "weight": weight, "bias": bias, "eps": 1e-5}
 
 
 def cost(workload: Workload, direction: str) -> Cost:

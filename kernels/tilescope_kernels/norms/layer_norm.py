@@ -241,12 +241,8 @@ def eager(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float)
 @drawn
 def inputs(draw: Draw, rows: int, columns: int) -> dict[str, Any]:
     """``x`` of rows x columns around 0.5 (a mean to remove), ``weight`` around 1, ``bias`` around 0."""
-    return {
-        "x": draw(rows, columns, shift=0.5, grad=True),
-        "weight": draw(columns, scale=0.2, shift=1.0, grad=True),
-        "bias": draw(columns, scale=0.2, grad=True),
-        "eps": 1e-5,
-    }
+    x, weight = draw(rows, columns, shift=0.5, grad=True), draw(columns, scale=0.2, shift=1.0, grad=True)
+    return {"x": x, "weight": weight, "bias": draw(columns, scale=0.2, grad=True), "eps": 1e-5}
 
 
 def cost(workload: Workload, direction: str) -> Cost:

@@ -137,14 +137,10 @@ def gelu_reference(
 @drawn
 def layer_norm_inputs(draw: Draw, m: int, n: int, k: int) -> dict[str, Any]:
     """``x`` (m, k), a norm weight around 1 and a norm bias, ``weight`` (n, k) that preserves the variance, and ``bias``."""
-    return {
-        "x": draw(m, k, grad=True),
-        "norm_weight": draw(k, scale=0.2, shift=1.0, grad=True),
-        "norm_bias": draw(k, scale=0.2, grad=True),
-        "weight": draw(n, k, scale=1.0 / math.sqrt(max(1, k)), grad=True),
-        "bias": draw(n, grad=True),
-        "eps": 1e-5,
-    }
+    x, norm_weight = draw(m, k, grad=True), draw(k, scale=0.2, shift=1.0, grad=True)
+    norm = {"norm_weight": norm_weight, "norm_bias": draw(k, scale=0.2, grad=True)}
+    weight = draw(n, k, scale=1.0 / math.sqrt(max(1, k)), grad=True)
+    return {"x": x, **norm, "weight": weight, "bias": draw(n, grad=True), "eps": 1e-5}
 
 
 def gelu_inputs(workload: Workload, device: Any) -> dict[str, Any]:
@@ -159,15 +155,10 @@ def _cost(workload: Workload, direction: str, norm: int, vectors: int) -> Cost:
     The norm has ``vectors`` parameters of K elements.
     """
     m, n, k = workload.dims.values()
-    size = workload.itemsize
-    products = 1 if direction == FORWARD else 2
-    operands, result = m * k + n * k + vectors * k, m * n
-    return Cost(
-        flops=products * 2 * m * n * k + m * n + norm * m * k,
-        bytes_read=(operands + (n if direction == FORWARD else result)) * size,
-        bytes_written=(result if direction == FORWARD else operands + n) * size,
-        pipe=workload.pipe,
-    )
+    operands, result, rest = m * k + n * k + vectors * k, m * n, m * n + norm * m * k
+    products, read, written = (1, n, result) if direction == FORWARD else (2, result, operands + n)
+    size, flops = workload.itemsize, products * 2 * m * n * k + rest
+    return Cost(flops, (operands + read) * size, written * size, workload.pipe)
 
 
 def layer_norm_cost(workload: Workload, direction: str) -> Cost:

@@ -252,11 +252,7 @@ def _spec(
         magnitudes, 8 bytes each, are not counted either.
         """
         groups = math.prod(_scale_shape((workload.dims["rows"], workload.dims["columns"]), granularity))
-        return Cost(
-            flops=workload.elements + 2 * groups,
-            bytes_read=workload.bytes,
-            bytes_written=workload.elements + 4 * groups,
-        )
+        return Cost(workload.elements + 2 * groups, workload.bytes, workload.elements + 4 * groups)
 
     return declare(
         name, summary, "rows columns", SIZES.format(ragged="fp32"),

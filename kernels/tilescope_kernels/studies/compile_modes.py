@@ -81,25 +81,16 @@ def inputs(draw: Draw, tokens: int, columns: int, hidden: int, *layers: int) -> 
     def weight(rows: int, inner: int) -> torch.Tensor:
         return draw(*layers, rows, inner, scale=1.0 / math.sqrt(max(1, inner)))
 
-    return {
-        "x": draw(tokens, columns),
-        "gate": weight(hidden, columns),
-        "up": weight(hidden, columns),
-        "down": weight(columns, hidden),
-    }
+    x, gate, up = draw(tokens, columns), weight(hidden, columns), weight(hidden, columns)
+    return {"x": x, "gate": gate, "up": up, "down": weight(columns, hidden)}
 
 
 def _cost(workload: Workload, layers: int, residual: int) -> Cost:
     tokens, columns, hidden, *_ = workload.dims.values()
     # Three products, and SiLU and a multiplication per hidden element between them.
     flops = layers * tokens * (6 * columns * hidden + 6 * hidden + residual * columns)
-    size = workload.itemsize
-    return Cost(
-        flops=flops,
-        bytes_read=(tokens * columns + 3 * layers * columns * hidden) * size,
-        bytes_written=tokens * columns * size,
-        pipe=workload.pipe,
-    )
+    read, size = tokens * columns + 3 * layers * columns * hidden, workload.itemsize
+    return Cost(flops, read * size, tokens * columns * size, workload.pipe)
 
 
 def mlp_cost(workload: Workload, direction: str) -> Cost:
@@ -114,28 +105,21 @@ def stack_cost(workload: Workload, direction: str) -> Cost:
 
 TOLERANCE = {"fp32": 2e-6, "fp16": 2e-3, "bf16": 1.4e-2}
 
+#: Modes that replay a CUDA graph.
+_GRAPHS = {
+    "reduce-overhead": "fused kernel, replayed as a CUDA graph",
+    "max-autotune": "fused kernel, products autotuned, CUDA graph",
+}
 MODES = declare(
-    "mlp_compile_modes",
-    "the modes of torch.compile on a SwiGLU MLP with a fused kernel",
-    "tokens columns hidden",
+    "mlp_compile_modes", "the modes of torch.compile on a SwiGLU MLP with a fused kernel", "tokens columns hidden",
     "small 16x1024x2816-bf16, medium 512x2048x5632-bf16, large 8192x4096x14336-bf16, ragged 517x769x1023-fp16",
     triton=Implementation(fused_mlp, "fused kernel, not compiled", CONFIGS),
     eager=Implementation(plain_mlp, "silu and product apart, not compiled"),
     compile=Implementation(compiled(plain_mlp), "torch.compile of eager"),
     default=Implementation(compiled(fused_mlp), "fused kernel, torch.compile's default mode"),
-    **{
-        "reduce-overhead": Implementation(
-            compiled(fused_mlp, "reduce-overhead"), "fused kernel, replayed as a CUDA graph"
-        ),
-        "max-autotune": Implementation(
-            compiled(fused_mlp, "max-autotune"), "fused kernel, products autotuned, CUDA graph"
-        ),
-    },
-    reference=plain_mlp,
-    inputs=inputs,
-    cost=mlp_cost,
-    tolerance=TOLERANCE,
-)
+    **{mode: Implementation(compiled(fused_mlp, mode), summary) for mode, summary in _GRAPHS.items()},
+    reference=plain_mlp, inputs=inputs, cost=mlp_cost, tolerance=TOLERANCE,
+)  # fmt: skip
 
 REGIONS = declare(
     "mlp_compile_regions", "SwiGLU MLPs compiled as one graph against one layer at a time",
