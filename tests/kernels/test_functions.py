@@ -144,7 +144,7 @@ def test_spec_is_whole(spec):
     expected = {"triton", "eager"} if spec.name == "ragged_attention" else {"triton", "eager", "compile"}
     assert expected <= set(spec.implementations)
     configs = spec.implementations["triton"].configs
-    assert len(configs) > 4
+    assert len(configs) > 2
     assert len({tuple(config.items()) for config in configs}) == len(configs)
     # Operands of one byte are of that dtype alone.
     assert {"fp32", "fp16", "bf16"} <= set(spec.tolerance) or {w.dtype for w in spec.workloads} == set(spec.tolerance)
