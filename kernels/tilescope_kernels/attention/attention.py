@@ -53,7 +53,9 @@ def _tma_serves(*tensors: torch.Tensor) -> bool:
 
 def _specializes(*tensors: torch.Tensor) -> bool:
     """Whether the kernels for Hopper accept these operands."""
-    return gluon_capability(tensors[0]) == 90 and padded(tensors[0].shape[3]) in (64, 128, 256) and _tma_serves(*tensors)
+    return (
+        gluon_capability(tensors[0]) == 90 and padded(tensors[0].shape[3]) in (64, 128, 256) and _tma_serves(*tensors)
+    )
 
 
 def _tiles(tensor: torch.Tensor, rows: int, tma: int) -> TensorDescriptor | None:

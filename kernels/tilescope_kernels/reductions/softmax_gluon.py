@@ -16,6 +16,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from tilescope_kernels._shared import launching
+from tilescope_kernels._shared.launching import gluon_capability
 from tilescope_kernels._shared.online_softmax import LOG2_E
 from tilescope_kernels._shared.row_ends import begin_of, ends_of, whole_part
 
@@ -156,7 +157,7 @@ def softmax_with_held_rows(y: torch.Tensor, x: torch.Tensor, skewed: bool) -> bo
     """Fill y and return True, or return False if two programs with such rows do not fit an SM."""
     rows, columns = x.shape
     width = 16 // x.element_size()
-    if launching.gluon_capability(x) < 80 or x.data_ptr() % 16 or not (skewed or columns % width == x.stride(0) % width == 0):
+    if gluon_capability(x) < 80 or x.data_ptr() % 16 or not (skewed or columns % width == x.stride(0) % width == 0):
         return False
     warps = _WARPS_SKEWED if skewed else _WARPS
     tile = 512 * warps
@@ -298,7 +299,7 @@ def softmax_backward_in_parts(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tenso
     rows, columns = y.shape
     size = y.element_size()
     # The compiler proves 16-byte alignment from addresses and extents that are multiples of 16.
-    if launching.gluon_capability(y) < 80 or columns % 16 or y.stride(0) != columns or (y.data_ptr() | dy.data_ptr()) % 16:
+    if gluon_capability(y) < 80 or columns % 16 or y.stride(0) != columns or (y.data_ptr() | dy.data_ptr()) % 16:
         return False
     for part, programs, warps, ahead, lag in _PLANS:
         block = part // size
