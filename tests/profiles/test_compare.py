@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tilescope.cli import main
-from tilescope.models import compare, renaming, verdicts
+from tilescope.models import compare, renaming, verdicts, versions
 from tilescope.models.compare import CompareError, Side
 from tilescope.models.repetitions import doubts
 from tilescope.runs import recordings, store
@@ -65,6 +65,8 @@ def test_launches_of_an_opened_file_are_repetitions():
     base = opened(*[50e-6, 51e-6] * 10)
     (warm,) = compare.compare(base, opened(5e-3, *[50e-6, 51e-6] * 20)).to_dict("records")
     assert (warm["verdict"], warm["time"]) == ("alike", 51e-6)
+    (case,) = versions.cases(opened(5e-3, *[50e-6, 51e-6] * 20).loaded)
+    assert case.values["gpu_time"] == 51e-6 and case.spread == (50e-6, 51e-6)
     (slow,) = compare.compare(base, opened(*[5.05e-3] * 20)).to_dict("records")
     assert slow["verdict"] == "slower"
 

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from tilescope.captures import SPEC_FILE
-from tilescope.models import advice, summary
+from tilescope.models import advice, repetitions, summary
 from tilescope.models.advice import Finding
 from tilescope.runs.store import LoadedRun
 from tilescope.table import units
@@ -138,7 +139,10 @@ class Change:
 
 
 def cases(loaded: LoadedRun) -> list[Case]:
-    """The cases of a version, in their order; those of a kernel without any row come last, by its faults."""
+    """The cases of a version, in their order; those of a kernel without any row come last, by its faults.
+
+    The GPU time of a case of another tool's file is the median of its launches, as in ``compare``.
+    """
     table = loaded.table[loaded.table["config"] == ""]
     rows = summary.of_run(loaded, table).to_dict("records")
     found = advice.of_run(loaded, table)
@@ -150,12 +154,15 @@ def cases(loaded: LoadedRun) -> list[Case]:
             values[name] = total.value if total else math.nan
         if not math.isnan(values["gpu_time"]):
             del values["interval"]  # the CPU's part of it differs between runs
-        spread = row["gpu_time_low"], row["gpu_time_high"]
+        spread = [row["gpu_time_low"], row["gpu_time_high"]]
+        if repetitions.of_file(loaded) and not math.isnan(spread[0]):
+            times = repetitions.repetitions(case, ("gpu_time", row["time_source"]), loaded)
+            values["gpu_time"], *spread = np.quantile(times, [0.5, 0.05, 0.95]).tolist()
         known.append(Case(
             {name: str(row[name]) for name in ("kernel", *_PROBLEM)},
             {name: value for name, value in values.items() if not math.isnan(value)},
             tuple(finding for finding in found if _concerns(finding, row)),
-            None if math.isnan(spread[0]) else spread,
+            None if math.isnan(spread[0]) else (spread[0], spread[1]),
             clock.value if (clock := case.at("sm_clock", None, "events")) else None,
             str(row["time_source"]),
         ))  # fmt: skip
