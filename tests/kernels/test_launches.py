@@ -90,7 +90,7 @@ def gpu(monkeypatch, tmp_path_factory):
         get_current_target=lambda: GPUTarget("cuda", 90, 32),
         launcher_cls=Launcher,
         utils=SimpleNamespace(
-            load_binary=lambda *_: (0, 1, 16, 0, 1024), get_device_properties=lambda _: {"max_shared_mem": 232448}
+            load_binary=lambda *_: (None, 1, 16, 0, 1024), get_device_properties=lambda _: {"max_shared_mem": 232448}
         ),
     )
 
