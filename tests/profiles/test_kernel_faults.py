@@ -299,7 +299,7 @@ def test_doubtful_code_is_a_warning_with_its_line(name):
 MEANT = {
     **{f"{way} of all lanes": rearranged(way, other=True) for way in ("sort", "topk")},
     **{way: rearranged(way) for way in ("rows", "flip", "masked atomic")},
-    **{f"a {way} of a block pointer": bounded(way) for way in ("product", "sum")},
+    **{f"a {way} of a block pointer": bounded(way) for way in ("product", "sum", "scan")},
     "whole rows": lambda: faulty.row_max_kernel[(64,)](shaped(64, 1024), shaped(64), 1024, BLOCK=1024),
     "a value in place of lanes": lambda: faulty.replaced_kernel[(64,)](shaped(64, 1000), shaped(64), 1000, BLOCK=1024),
     "a product with zeros": lambda: faulty.tail_product_kernel[(1,)](shaped(32, 32), shaped(32, 32), 20, "rows", 32),

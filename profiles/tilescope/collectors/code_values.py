@@ -217,11 +217,8 @@ class Code:
     def _reduce(self, operation: Operation) -> list[Value]:
         axis = operation.number("axis")
         # ``tl.flip`` and ``tl.sort`` swap the lanes of a pair by this reduction.
-        region = [one.name for one in operation.regions[0]]
-        swaps, adds = (
-            _shapes(operation)[0][axis] == 2 and "arith.xori" in region,
-            region[0] in ("arith.addf", "arith.addi"),
-        )
+        swaps = _shapes(operation)[0][axis] == 2 and any(one.name == "arith.xori" for one in operation.regions[0])
+        adds = _adds(operation)
         results = []
         for value in self._operands(operation)[: len(operation.results)]:
             left = _moved(value, lambda n: None if n == axis else n - (n > axis))
@@ -272,7 +269,8 @@ class Code:
         """A scan. Lanes without a value are behind the others, which a scan in reverse combines with them."""
         operands = self._operands(operation)[: len(operation.results)]
         for value in operands if "reverse = true" in operation.text else ():
-            self._fill(operation, value, operation.number("axis"))
+            if not (value.filled and _adds(operation)):
+                self._fill(operation, value, operation.number("axis"))
         return [dataclasses.replace(value, range=None, wraps=None) for value in operands]
 
     def _program(self, operation: Operation) -> list[Value]:
@@ -320,6 +318,11 @@ class Code:
 
     def _same(self, operation: Operation) -> list[Value]:
         return self._operands(operation)[:1]
+
+
+def _adds(operation: Operation) -> bool:
+    """Whether a reduction or a scan adds, to which zeros add nothing."""
+    return operation.regions[0][0].name in ("arith.addf", "arith.addi")
 
 
 def _shapes(operation: Operation) -> list[list[int]]:
