@@ -14,8 +14,8 @@ LONG, _LOOK = 1.0, 0.04
 def counting() -> Generator[None, None, dict[str, float]]:
     """Counts what the caller does at each ``yield``, from one move of the counter to another.
 
-    Returns ``energy``, in joules of one time, and over all of them ``power`` and ``power_limit`` in watts and ``sm_clock`` in hertz; nothing
-    where NVML has no counter.
+    Returns ``energy``, in joules of one time, and over all of them ``power`` and ``power_limit`` in watts and ``sm_clock`` in hertz;
+    nothing where NVML has no counter.
     """
     import torch  # noqa: PLC0415 - the caller has imported it
 

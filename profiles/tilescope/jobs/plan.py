@@ -96,8 +96,9 @@ def choose_target(asked: str) -> tuple[str, str]:
 def choose_collectors(names: Iterable[str], target: str, here: str) -> tuple[str, ...]:
     """The collectors in the order they run. ``here`` is the target of this machine's GPU, empty where there is none.
 
-    ``auto`` is every collector that can run here, besides those that are named; ``check`` only on a GPU, where it is fast; of
-    those that count, the one that needs no process of its own. Raises RequestError for an unknown collector, and for a named one that cannot run here, with its reason.
+    ``auto`` is every collector that can run here, besides those that are named; ``check`` only on a GPU, where it is fast; ``ncu``
+    only where CUPTI cannot count in the kernel's process. Raises RequestError for an unknown collector, and for a named one that
+    cannot run here, with its reason.
     """
     asked = list(dict.fromkeys(names)) or [AUTO]
     named = [name for name in asked if name != AUTO]
