@@ -183,6 +183,18 @@ def test_suggestions_compile_saves_its_chains_and_waits():
     assert found["compile"].saving == pytest.approx(chains - 8 * US + waits, rel=1e-3)
 
 
+@pytest.mark.parametrize(("name", "bound"), [("aten::cudnn_convolution", True), ("aten::mm", False)])
+def test_compiled_convolutions_have_only_a_bound(name, bound):
+    of = dataclasses.replace(compiled(0), operators=(ADD, dataclasses.replace(MM, name=name)))
+    found = next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)
+    compile_ = next(one for one in found if one.kind == "compile")
+    told = compile_.line(of.window)
+    if bound:
+        assert compile_ is found[-1] and told.endswith("perhaps nothing") and "about" not in told
+    else:
+        assert compile_ is found[0] and "saves about" in told
+
+
 def test_suggestions_loop_whose_cpu_stays_late_wants_graphs():
     small = dataclasses.replace(ADD, shapes=((1000,),) * 2, bytes_needed=12e3)
     launches = [launch(20 * n, 6, operator=1 if n == 2 else 0, call=(20 * n - 1) * US) for n in range(5)]

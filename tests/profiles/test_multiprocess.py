@@ -73,3 +73,29 @@ def test_share_out_processes_end_with_their_parent(tmp_path):
         parent.kill()
     children = [int(pid) for pid in pids.read_text().split()]
     wait_for(lambda: not any(alive(pid) for pid in children))
+
+
+LEFT_BEHIND = """
+import multiprocessing, os, subprocess, sys, threading, time, types
+from tilescope.captures import processes
+
+if __name__ == "__main__":
+    compiler = subprocess.Popen([sys.executable, sys.argv[1], f"--parent={os.getpid()}"])
+    sys.modules["torch._inductor.async_compile"] = types.SimpleNamespace(shutdown_compile_workers=compiler.wait)
+    threading.Thread(target=time.sleep, args=(600,), name="loader").start()
+    multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), name="reader").start()
+    processes.end_within(0.1, compilers=0.5)
+    print("measured", compiler.returncode, flush=True)
+"""
+
+
+def test_command_ends_although_threads_and_children_do_not(tmp_path):
+    script, compiler = tmp_path / "script.py", tmp_path / "compile_worker.py"
+    script.write_text(LEFT_BEHIND)
+    compiler.write_text("import time; time.sleep(600)")
+    # The output ends too: no child is left that holds it.
+    ended = subprocess.run(
+        [sys.executable, script, compiler], capture_output=True, text=True, timeout=60, check=False
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout) == (0, "measured -9\n"), ended.stderr
+    assert ended.stderr == "tilescope: ended without waiting for reader, loader\n"

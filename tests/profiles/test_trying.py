@@ -20,9 +20,10 @@ def quick():
 class Program:
     """A loop of training steps, in which a change is tried once its modules are known."""
 
-    def __init__(self, dropout=0.0):
+    def __init__(self, dropout=0.0, net=None):
         torch.manual_seed(0)
-        self.net = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Dropout(dropout), nn.Linear(8, 2))
+        self.net = net or nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Dropout(dropout), nn.Linear(8, 2))
+        self.batches = [torch.full((3, 8), float(step)).cos() + torch.arange(8.0).sin() for step in (1, 2, 3)]
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
         self.seen, self.trial, self.result = [], None, None
         self.boundaries = Boundaries(self.begin)
@@ -34,14 +35,13 @@ class Program:
             except StopIteration as ended:
                 self.result, self.trial = ended.value, None
 
-    def run(self, kind="", place="", steps=13):
+    def run(self, kind="", place="", steps=16, time=quick):
         with self.boundaries.watched():
             for step in range(steps):
                 self.boundaries.annotating = step == 0
                 if step == 1 and kind:
-                    self.trial = trying.tried(kind, place, self.boundaries, time=quick)
-                x = torch.full((3, 8), float(step + 1)).cos() + torch.arange(8.0).sin()
-                loss = self.net(x).square().sum()
+                    self.trial = trying.tried(kind, place, self.boundaries, time=time)
+                loss = self.net(self.batches[step % 3]).square().sum()
                 loss.backward()
                 self.optimizer.step()
                 self.optimizer.zero_grad()
@@ -75,6 +75,53 @@ def test_compiled_modules_are_found_by_place_and_undone():
     assert not any("forward" in vars(one) for one in program.net)
 
 
+class Stateful(nn.Module):
+    """Counts its calls, replaces a buffer, changes its argument, and has a parameter that the loss does not need."""
+
+    def __init__(self):
+        super().__init__()
+        self.net, self.unused, self.calls = nn.Linear(8, 2), nn.Linear(8, 1), 0
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x):
+        self.calls += 1
+        self.mean = 0.9 * self.mean + x.mean(0)
+        x.mul_(0.99)
+        self.also = self.unused(x)
+        return Both(self.net(x), self.also)
+
+
+class Both(list):
+    """Two results, of which the program needs the first."""
+
+    def __init__(self, first, second):
+        super().__init__([first, second])
+
+    def square(self):
+        return self[0].square()
+
+
+def test_state_that_calls_replace_or_count_is_restored():
+    plain, changed = Program(net=Stateful()), Program(net=Stateful())
+    plain.run()
+    assert changed.run("dtype").why == ""
+    assert changed.net.calls == plain.net.calls == 16
+    for mine, other in zip([changed.net.mean, *changed.batches], [plain.net.mean, *plain.batches], strict=True):
+        assert torch.equal(mine, other)
+    assert [id(one) for one in changed.optimizer.state] == [id(one) for one in changed.net.net.parameters()]
+
+
+def test_time_that_passes_is_not_won(monkeypatch):
+    monkeypatch.setitem(trying.CHANGES, "nothing", lambda program, place, undo: None)
+    times = iter([2.0, 1.0, 1.0])
+
+    def faster():
+        yield
+        return next(times)
+
+    assert "won nothing" in step_text.trial(Program().run("nothing", time=faster))
+
+
 def halved(program, place, undo):
     """A change that is wrong."""
     (module,) = program.modules.values()
@@ -99,7 +146,7 @@ def test_inference_is_compared_by_the_arguments_of_a_call(monkeypatch):
     program = Program()
     with torch.no_grad(), program.boundaries.watched():
         program.boundaries.annotating = True
-        for step in range(16):
+        for step in range(20):
             if step == 4:
                 program.boundaries.annotating = False
                 program.trial = trying.tried("wrong", "", program.boundaries, time=quick)
@@ -120,5 +167,7 @@ def test_trial_says_predicted_against_won():
     tried = Tried(5e-3, 4e-3, 1e-3, 1e-2, number=2, predicted=0.8e-3)
     said = step_text.trial(tried)
     assert said.startswith("Suggestion 2 won 1.00 ms: predicted 800 µs, measured 1.00 ms (125%), 5.00 ms to 4.00 ms")
+    unsure = step_text.trial(Tried(5e-3, 4e-3, 1e-3, 1e-2, number=1))
+    assert unsure.startswith("Suggestion 1 won 1.00 ms: measured 1.00 ms, 5.00 ms to 4.00 ms")
     power = {"energy": 0.25, "power": 500.0, "sm_clock": 1.98e9, "power_limit": 700.0}
     assert step_text.energy(Step((), (), 1.0, power=power)) == "A step uses 250 mJ (500 W, 1.98 GHz, limit 700 W)."

@@ -7,6 +7,7 @@ function. Parameters, buffers, the optimizers' state and the random numbers are 
 from __future__ import annotations
 
 import contextlib
+import random
 import re
 import traceback
 from collections.abc import Callable, Generator, Iterator
@@ -83,17 +84,21 @@ def graphed(program: Boundaries, place: str, undo: Undo) -> None:
         return
     if len(program.calls) != 1:
         raise CannotTryError("the step calls several modules: write it as a function step()")
-    ((key, (args, kwargs)),) = program.calls.items()
+    ((key, arguments),) = program.calls.items()
     module = program.modules[key]
+    # Each replay overwrites these, which must not be the caller's.
+    args, kwargs = _copied(arguments)
     given = [one for one in _pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
     plain = module.forward
-    replay, result = _captured(lambda: plain(*args, **kwargs))
+    with _unchanged(program):
+        replay, result = _captured(lambda: plain(*args, **kwargs))
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         new = [one for one in _pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        if [one.shape for one in given] != [one.shape for one in new]:
+            return plain(*args, **kwargs)
         for old, one in zip(given, new, strict=True):
-            if old is not one:
-                old.copy_(one)
+            old.copy_(one)
         replay()
         return result
 
@@ -229,19 +234,25 @@ def tried(
             torch.cuda.synchronize()
             updates = kind in ("optimizer", "graph")
             before, other = (_results(program, updates, seed=seed) for seed in range(2))
-            random = _difference(before, other) > before.limit
-            if random:
+            if draws := _difference(before, other) > before.limit:
                 before = _results(program, updates, evaluating=True)
             # Rounding grows through a deep model: parameters that are rounded otherwise show how far.
-            rounded_otherwise = _results(program, updates, evaluating=random, nudge=True)
-            limit = max(before.limit, min(2 * _difference(before, rounded_otherwise), _MOST))
+            other = _results(program, updates, evaluating=draws, nudge=True)
+            limit = max(before.limit, min(2 * _difference(before, other), _MOST))
             CHANGES[kind](program, place, undo)
-            difference = _difference(before, _results(program, updates, evaluating=random))
+            difference = _difference(before, _results(program, updates, evaluating=draws))
+            # The timed steps have the memory that the program has.
+            del before, other
             for _ in range(WARMUP):
                 yield
             with alone():
                 changed = yield from time()
-            return Tried(plain, changed, difference, limit)
+        # A program becomes faster after its first steps: what only time won is not the change's.
+        for _ in range(WARMUP):
+            yield
+        with alone():
+            plain = min(plain, (yield from time()))
+        return Tried(plain, changed, difference, limit)
     except Exception as error:
         torch.cuda.synchronize()
         return Tried(plain, why=_line(error))
@@ -310,7 +321,8 @@ def _called_again(program: Boundaries) -> Iterator[Any]:
     for key, module in program.modules.items():
         if key not in program.calls:
             continue
-        args, kwargs = program.calls[key]
+        # A module may change its arguments, which the program still needs.
+        args, kwargs = _copied(program.calls[key])
         on, dtype = program.autocast[key]
         with torch.set_grad_enabled(bool(program.optimizers)), torch.autocast("cuda", dtype, enabled=on):
             found = module(*args, **kwargs)
@@ -322,6 +334,10 @@ def _called_again(program: Boundaries) -> Iterator[Any]:
         optimizer.step()
 
 
+def _copied(arguments: Any) -> Any:
+    return _pytree.tree_map_only(torch.Tensor, torch.clone, arguments)
+
+
 def _parameters(program: Boundaries) -> list[nn.Parameter]:
     found = (one for module in program.modules.values() for one in module.parameters() if one.requires_grad)
     return list(dict.fromkeys(found))
@@ -329,18 +345,29 @@ def _parameters(program: Boundaries) -> list[nn.Parameter]:
 
 @contextlib.contextmanager
 def _unchanged(program: Boundaries) -> Iterator[list[torch.Tensor]]:
-    """Restores parameters, gradients, buffers, the optimizers' tensors and random numbers. Yields copies of the parameters."""
+    """Restores parameters, gradients, modules' buffers and attributes, the optimizers' state and random numbers. Yields copies of the parameters."""
     parameters = _parameters(program)
+    own = [vars(one) for module in program.modules.values() for one in module.modules()]
+    states = [optimizer.state for optimizer in program.optimizers.values()]
+    # What a step replaces, adds or counts without a tensor, beside the tensors that it changes.
+    buffers = [one["_buffers"] for one in own if isinstance(one.get("_buffers"), dict)]
+    entries = [*own, *buffers, *states, *(one for state in states for one in state.values())]
+    kept = [dict(one) for one in entries]
     held = [*parameters, *(one for module in program.modules.values() for one in module.buffers())]
-    for optimizer in program.optimizers.values():
-        held += [one for one in _pytree.tree_leaves(list(optimizer.state.values())) if isinstance(one, torch.Tensor)]
+    for state in states:
+        held += [one for one in _pytree.tree_leaves(list(state.values())) if isinstance(one, torch.Tensor)]
     copies, gradients = [one.detach().clone() for one in held], [one.grad for one in parameters]
-    with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_available() else []):
+    numbers = random.getstate()
+    with torch.random.fork_rng(range(torch.cuda.device_count())):
         for parameter in parameters:
             parameter.grad = None
         try:
             yield copies[: len(parameters)]
         finally:
+            random.setstate(numbers)
+            for now, before in zip(entries, kept, strict=True):
+                now.clear()
+                now.update(before)
             with torch.no_grad():
                 for one, copy in zip(held, copies, strict=True):
                     one.copy_(copy)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from tilescope.commands import choices
+
+#: Seconds that the threads and children of a script have to end after the command.
+_LEFT_BEHIND = 30.0
 
 
 def command(subparsers: choices.Subparsers) -> None:
@@ -37,6 +41,7 @@ def command(subparsers: choices.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measures the script's step, or opens a run, and prints it."""
+    from tilescope.captures import processes  # noqa: PLC0415
     from tilescope.commands import profile  # noqa: PLC0415
     from tilescope.notebook import modelling  # noqa: PLC0415
 
@@ -52,4 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
     print(found)
     if arguments.problems:
         found.write_problems(arguments.problems)
+    if profile.is_script(arguments.script):
+        # The script was ended in the middle of a step: nothing tells its threads and children to end.
+        sys.stdout.flush()
+        processes.end_within(_LEFT_BEHIND)
     return 0

@@ -44,6 +44,8 @@ _HEAVY = re.compile(
 )
 #: Operators that reduce across the rows of a tensor: what follows them reads their inputs again.
 _ACROSS = re.compile(r"batch_norm")
+#: Convolutions, and their share of the kernels' time from which a compiled model's time cannot be predicted.
+_CONVOLUTION, _CONVOLVED = re.compile(r"conv(olution|\d|_)"), 0.1
 _COPIES = re.compile(r"aten::(contiguous|clone|copy_|reshape|_to_copy|to)$")
 #: Elements to which a 16-bit product's inner sizes are aligned.
 _ALIGNED = 8
@@ -54,6 +56,7 @@ class Suggestion:
     """One thing to do: ``text`` says what and where; ``saving`` and ``bound`` are seconds of the step.
 
     ``place`` is what it changes: a path of modules with a star for each number, or the library's kernel; empty for the whole step.
+    A suggestion that is not ``sure`` may save nothing: only its bound is told, after the others.
     """
 
     kind: str
@@ -61,22 +64,26 @@ class Suggestion:
     saving: float
     bound: float
     place: str = ""
+    sure: bool = True
 
     def line(self, step: float) -> str:
         """The suggestion as a line, its saving as a share of a step of so many seconds."""
+        if not self.sure:
+            share = units.text(self.bound / step, "ratio", 2)
+            return f"{self.text}: saves at most {units.text(self.bound, 'second', 2)} ({share} of the step), perhaps nothing"
         share = units.text(self.saving / step, "ratio", 2)
         most = f", at most {units.text(self.bound, 'second', 2)}" if self.bound > 1.05 * self.saving else ""
         return f"{self.text}: saves about {units.text(self.saving, 'second', 2)} ({share} of the step{most})"
 
 
 def suggestions(step: Step, ledger: Ledger, device: Device) -> list[Suggestion]:
-    """The suggestions, the largest saving first. Empty for a step that is already good."""
+    """The suggestions, the largest saving first, and those that may save nothing last. Empty for a step that is already good."""
     rules: tuple[Callable[[Step, Ledger, Device], Iterable[Suggestion]], ...] = (
         _graph, _stops, _compile, _fusions, _library, _optimizer, _tf32, _padding, _copies,
     )  # fmt: skip
     found = [one for rule in rules for one in rule(step, ledger, device)]
     worth = [one for one in found if one.saving >= WORTH * ledger.step]
-    return sorted(worth, key=lambda one: -one.saving)[:MOST]
+    return sorted(worth, key=lambda one: (not one.sure, -one.saving))[:MOST]
 
 
 def already_good(ledger: Ledger, found: Sequence[Suggestion]) -> str:
@@ -214,13 +221,19 @@ def _compile(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
     waits = ledger.parts["cpu"] + ledger.parts["gaps"]
     late = min(max(_ENTER + launches * _CALL - (ledger.busy - shorter), 0.0), waits)
     fuses = f"it fuses {len(chains)} chains of small kernels"
-    yield Suggestion("compile", f"Compile the model (torch.compile): {fuses}", shorter + waits - late, bound + waits)
+    # Compiled code may pad products, and lays out the tensors of convolutions anew, for better or worse.
+    most = bound + waits + sum(one.bound for one in _padding(step, ledger, device))
+    convolved = sum(entry.share for entry in ledger.entries if _CONVOLUTION.search(step.operator(entry.launch).name))
+    sure = convolved < _CONVOLVED * ledger.busy
+    unsure = "" if sure else ", and makes convolutions faster or slower"
+    text = f"Compile the model (torch.compile): {fuses}{unsure}"
+    yield Suggestion("compile", text, shorter + waits - late, most, sure=sure)
     if late >= WORTH * ledger.step and _is_loop(step):
         saving = shorter + max(waits - launches * _IN_GRAPH, 0.0)
         text = (
             f"Compile the model with CUDA graphs (torch.compile(mode='reduce-overhead')): {fuses}, and the CPU is late"
         )
-        yield Suggestion("graph", text, saving, bound + waits)
+        yield Suggestion("graph", text, saving, most, sure=sure)
 
 
 def _is_loop(step: Step) -> bool:

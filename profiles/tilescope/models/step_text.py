@@ -101,10 +101,11 @@ def trial(tried: Tried) -> str:
     differs = tried.difference is None or not tried.difference <= tried.limit
     said = f"results differ by {tried.difference:.1e}, {'more than' if differs else 'within'} {tried.limit:.0e}"
     first = "changes the results" if differs else f"won {units.text(won, 'second')}" if won > 0 else "won nothing"
-    of = f" ({won / tried.predicted:.0%})" if tried.predicted else ""
+    against = f" ({won / tried.predicted:.0%})" if tried.predicted else ""
+    predicted = f"predicted {units.text(tried.predicted, 'second')}, " if tried.predicted else ""
     return (
-        f"Suggestion {tried.number} {first}: predicted {units.text(tried.predicted, 'second')}, "
-        f"measured {units.text(won, 'second')}{of}, {units.text(tried.plain, 'second')} to {units.text(tried.changed, 'second')}; {said}."
+        f"Suggestion {tried.number} {first}: {predicted}"
+        f"measured {units.text(won, 'second')}{against}, {units.text(tried.plain, 'second')} to {units.text(tried.changed, 'second')}; {said}."
     )
 
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 #: The function of a script that is its step, where the script makes too few steps.
 FUNCTION = "step"
+_EARLY = "the script ended before it was measured: let it make more steps"
 _NO_STEPS = (
     "no step was found: a step is one loop of a training program, from one optimizer.step() to the next, or a call of a module; "
     "else write the step as a function step() of the script"
@@ -140,6 +141,8 @@ def profile_script(
     with contextlib.suppress(_MeasuredError):
         ended = script_running.run_script(script, arguments, boundaries.watched(), then)
     passes.close()
+    if ended:
+        trials.tried = [dataclasses.replace(one, why=ended) if one.why == _EARLY else one for one in trials.tried]
     measured = by_itself[0] if by_itself else passes.measured
     if not measured.trace:
         why = passes.missing if passes.measured.steps else _NO_STEPS
@@ -164,19 +167,21 @@ class Trials:
 
         gpu = device.detect() or contents.device()
         found = next_steps.suggestions(step, ledger.of(step, gpu), gpu)
-        for number in self._numbers:
-            if number > len(found):
-                self.tried.append(Tried(number=number, why=f"there are {units.several(len(found), 'suggestion')}"))
-                continue
-            one = found[number - 1]
-            early = Tried(why="the script ended before it was measured: let it make more steps")
-            self.tried.append(_about(early, number, one))
-            result = yield from trying.tried(one.kind, one.place, program)
-            self.tried[-1] = _about(result, number, one)
+        early = Tried(why=_EARLY)
+        absent = Tried(why=f"there are {units.several(len(found), 'suggestion')}")
+        known = {number: found[number - 1] for number in self._numbers if number <= len(found)}
+        self.tried = [
+            _about(early, number, known[number]) if number in known else dataclasses.replace(absent, number=number)
+            for number in self._numbers
+        ]
+        for place, number in enumerate(self._numbers):
+            if one := known.get(number):
+                result = yield from trying.tried(one.kind, one.place, program)
+                self.tried[place] = _about(result, number, one)
 
 
 def _about(tried: Tried, number: int, one: next_steps.Suggestion) -> Tried:
-    return dataclasses.replace(tried, number=number, text=one.text, predicted=one.saving)
+    return dataclasses.replace(tried, number=number, text=one.text, predicted=one.saving if one.sure else 0.0)
 
 
 class _MeasuredError(BaseException):

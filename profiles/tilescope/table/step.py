@@ -75,7 +75,8 @@ class Tried:
     """A suggestion that was applied: seconds of the step without and with it, and the relative difference of its results.
 
     ``why`` says why it could not be applied; what is then not known is None. ``limit`` is the largest difference that its dtype
-    allows. ``number`` and ``text`` are the suggestion's, ``predicted`` the seconds that it was to save.
+    allows. ``number`` and ``text`` are the suggestion's, ``predicted`` the seconds that it was to save,
+    0 where that cannot be predicted.
     """
 
     plain: float | None = None
