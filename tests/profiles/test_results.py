@@ -93,7 +93,7 @@ def test_the_command_lists_what_was_wrong_right_and_skipped(monkeypatch, capsys)
     assert check.run(parser.parse_args(["check", "k"])) == 1
     told = capsys.readouterr()
     assert [line.split()[4] for line in told.out.splitlines()[1:4]] == ["ok", "wrong", "skipped"]
-    assert "1 of 2 cases differ" in told.err
+    assert "1 of 2 cases are wrong" in told.err
 
 
 def test_table_is_no_wider_than_the_terminal(monkeypatch):
