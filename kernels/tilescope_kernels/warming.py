@@ -73,12 +73,9 @@ def warm(
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 
     with (
-        ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool,
-        torch.no_grad(),
-        triton.AsyncCompileMode(pool) as compiling,
-        launching.compiled_alone(),
-        _Launched(),
-    ):
+        ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool, torch.no_grad(),
+        triton.AsyncCompileMode(pool) as compiling, launching.compiled_alone(), _Launched(),
+    ):  # fmt: skip
         for launcher, given in noted.calls:
             launcher(*map(on_meta, given))
         # Triton 3.9 forgets them at the end.
