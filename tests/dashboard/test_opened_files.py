@@ -72,7 +72,7 @@ def test_every_view_shows_it(
     tool = str(loaded.run.settings["tool"])
     assert f"a file of {tool}, which does not have it" in said[Autotune]
     # The step of the one run that has one, whichever is open.
-    assert "A step takes" in said[Model]
+    assert "A step takes 1.22 ms</h2>" in said[Model]  # most of its kernels have no roof
     assert ("From torch_profiler_trace.json" in said[Model]) == (name != "torch_profiler_trace.json")
     assert "gaps" not in said[Timeline]  # other kernels ran between its launches
     assert "redicted" not in said[Overview].replace("predicted ones", "")

@@ -73,13 +73,14 @@ def of_run(loaded: LoadedRun) -> Model | None:
 
 
 def sentence(model: Model | None) -> Sentence:
-    """The headline: the step's time and the share at the roofs; the text is the ledger in one line."""
+    """The headline: the step's time, and the share at the roofs if most kernels have one; the text is the ledger in one line."""
     if model is None:
         return Sentence("Model", _NOTHING)
     found = model.ledger
-    share = found.parts["floor"] / found.step if found.step else 0.0
     takes = "takes" if model.measured else "is predicted to take"
-    title = f"A step {takes} {write(found.step, 'second')}, {write(share, 'ratio')} of it at the roofs"
+    title = f"A step {takes} {write(found.step, 'second')}"
+    if found.parts["floor"] + found.parts["above"] > found.parts["unknown"]:
+        title += f", {write(found.parts['floor'] / found.step, 'ratio')} of it at the roofs"
     return Sentence(title, f"{model.found[:1].upper()}{model.found[1:]}: {step_text.sentence(found)}.")
 
 
