@@ -60,14 +60,17 @@ class _Arguments(Struct, gc=False):
     graph: Any = field(default=None, name="graph id")
 
 
-class _Event(Struct, gc=False):
-    """The needed parts of an event. Events whose parts have other types are skipped."""
+class Event(Struct, gc=False):
+    """The parts of an event that every reader needs. Events whose parts have other types are skipped."""
 
     ph: str = ""
     cat: str = ""
     name: Any = None
     ts: float | None = None
     dur: float | None = None
+
+
+class _Event(Event, gc=False):
     args: _Arguments | None = None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from tilescope.collectors.foreign_files import contents
-from tilescope.collectors.foreign_files.profiler_trace import EVENTS
+from tilescope.collectors.foreign_files.profiler_trace import EVENTS, Event
 from tilescope.collectors.foreign_files.step_trace import is_collective
 from tilescope.files import bounded_reading, json_stream
 from tilescope.table.rank import Call, Rank
@@ -24,12 +24,7 @@ class _Arguments(msgspec.Struct, gc=False):
     elements: Any = msgspec.field(default=None, name="In msg nelems")
 
 
-class _Event(msgspec.Struct, gc=False):
-    ph: str = ""
-    cat: str = ""
-    name: Any = None
-    ts: float | None = None
-    dur: float | None = None
+class _Event(Event, gc=False):
     args: _Arguments | None = None
 
 

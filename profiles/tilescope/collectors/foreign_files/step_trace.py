@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from tilescope.collectors.foreign_files import contents, operator_costs
-from tilescope.collectors.foreign_files.profiler_trace import EVENTS
+from tilescope.collectors.foreign_files.profiler_trace import EVENTS, Event
 from tilescope.files import bounded_reading, json_stream
 from tilescope.table import step as model
 from tilescope.table.step import Operator, Step, StepLaunch, Stop
@@ -67,12 +67,7 @@ class _Arguments(msgspec.Struct, gc=False):
     graph: Any = msgspec.field(default=None, name="graph id")
 
 
-class _Event(msgspec.Struct, gc=False):
-    ph: str = ""
-    cat: str = ""
-    name: Any = None
-    ts: float | None = None
-    dur: float | None = None
+class _Event(Event, gc=False):
     pid: Any = None
     tid: Any = None
     args: _Arguments | None = None
