@@ -39,15 +39,14 @@ def counter(monkeypatch):
 
 
 def test_energy_is_counted_from_move_to_move(counter):
-    counting, times = energy.counting(), 0
-    while True:
-        try:
-            next(counting)
-        except StopIteration as ended:
-            found = ended.value
-            break
+    times = 0
+
+    def call():
+        nonlocal times
         times += 1
         counter.now += 3e-3
+
+    found = energy.of(call)
     assert counter.now > energy.LONG and times > 100
     # A time takes 3 ms at 400 W.
     assert found["energy"] == pytest.approx(1.2, rel=0.02)

@@ -41,16 +41,12 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         run()
     torch.cuda.synchronize()
     calls = max(1, round(_BATCH * _WARMUP / (time.perf_counter() - begun)))
-    counting, found = energy.counting(), dict[str, float]()
-    while True:
-        try:
-            next(counting)
-        except StopIteration as ended:
-            found = ended.value
-            break
+
+    def batch() -> None:
         for _ in range(calls):
             run()
-    if found:
+
+    if found := energy.of(batch):
         found["energy"] /= calls
     out.write_text(json.dumps(found))
 

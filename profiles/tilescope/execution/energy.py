@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from tilescope.hardware import device
 
@@ -39,3 +39,15 @@ def counting() -> Generator[None, None, dict[str, float]]:
         if not counts:
             first, begun, times, counts = known, looked, 0, True
     return {}
+
+
+def of(call: Callable[[], object]) -> dict[str, float]:
+    """Counts the call, which is repeated. Returns what ``counting`` does."""
+    repeated = counting()
+    while True:
+        try:
+            next(repeated)
+        except StopIteration as ended:
+            found: dict[str, float] = ended.value
+            return found
+        call()
