@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-#: Of tests of what Triton 3.6 compiled for the recordings.
+#: Marks tests of what Triton 3.6 compiled for the recordings.
 AS_RECORDED = pytest.mark.skipif(
     not metadata.version("triton").startswith("3.6."), reason="the recordings are of Triton 3.6"
 )

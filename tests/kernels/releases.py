@@ -5,7 +5,7 @@ from importlib.metadata import version
 import pytest
 
 _HERE = tuple(map(int, version("triton").split(".")[:2]))
-#: Of kernels in Gluon, and of the choice of one.
+#: Marks tests of kernels in Gluon, and of the choice of one.
 GLUON = pytest.mark.skipif(_HERE >= (3, 9), reason="kernels in Gluon need Triton 3.8 or older")
-#: Of the kernel for pairs of SMs, which writes PTX beside Triton's.
+#: Marks tests of the kernel for pairs of SMs, which writes PTX beside Triton's.
 PAIRS_OF_SMS = pytest.mark.skipif(_HERE != (3, 6), reason="the kernel for pairs of SMs needs Triton 3.6")

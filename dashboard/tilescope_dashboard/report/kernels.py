@@ -178,7 +178,7 @@ def _lanes(loaded: LoadedRun, plain: pd.DataFrame) -> Part | None:
 
 
 def _layouts(loaded: LoadedRun, passes: Mapping[str, Mapping[str, Any]]) -> Iterator[Part]:
-    """Of each pass's case the transfer between registers and shared memory that conflicts most."""
+    """A part a pass: the transfer between registers and shared memory that conflicts most."""
     for case in passes.values():
         compiled = listings.of_case(loaded.folder, Case(*(str(case[name]) for name in CASE))) if case else ()
         known = layouts.options([one for launch in compiled for one in launch.transfers])

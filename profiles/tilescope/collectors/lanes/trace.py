@@ -154,7 +154,7 @@ def _without_gaps(
 
 
 def _table(operations: Mapping[int, Mapping[str, Any]], rates: Mapping[str, float]) -> pd.DataFrame:
-    """Of each operation a row for itself and one for the time after it. The first row is the time before any."""
+    """Each operation has a row for itself and one for the time after it. The first row is the time before any."""
     rows = [_between(None)]
     for number, known in operations.items():
         awaits = said(known["awaits"]) or said([("load", line) for line in known["uses"]])
