@@ -1,6 +1,7 @@
 """The pool that compiles: the launcher finds its work in Triton's cache, and a config that faults or hangs harms no other."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -73,7 +74,7 @@ def reasons(*blocks, **options):
 
 
 @pytest.mark.parametrize("forks", [True, False])
-def test_compile_pool_fills_the_launchers_cache(forks, monkeypatch):
+def test_compile_pool_fills_the_launchers_cache(forks, monkeypatch, tmp_path):
     monkeypatch.setattr(compile_pool, "may_fork", lambda: forks)
     host = compile_pool.host()
     assert (host.process is None) == forks
@@ -94,6 +95,12 @@ def test_compile_pool_fills_the_launchers_cache(forks, monkeypatch):
     assert found["another grid"].kernels == [untimed], "equal jobs are compiled once"
     again = dict(compile_pool.Pool(code, 2).compile(jobs))
     assert again[128].kernels == [untimed], "a kernel from the cache has the same resources"
+    for report in (tmp_path / "cache").rglob("ptxas-v.txt"):
+        report.write_text(re.sub(r"Used \d+ reg", "Used 77 reg", report.read_text()))
+    assert dict(compile_pool.Pool(code, 2).compile(jobs))[128].kernels[0]["registers"] == 77, "it is assembled once"
+    for report in (tmp_path / "cache").rglob("ptxas-v.txt"):
+        report.unlink()
+    assert dict(compile_pool.Pool(code, 2).compile(jobs))[128].kernels == [untimed], "another program compiled it"
     assert compile_pool.host() is host, "the host stays for the next search"
 
 

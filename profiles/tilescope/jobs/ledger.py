@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -125,7 +125,8 @@ class Ledger:
 
         A case is settled as failed where its artefact cannot be read, or says that it failed.
         """
-        collector, missing, frames = collectors.load(name), list[Case](), dict[Case, pd.DataFrame]()
+        collector, missing, good = collectors.load(name), list[Case](), list[Case]()
+        frames: dict[Case, pd.DataFrame] = {}
         for case in cases:
             artefact = self.writer.artefact_path(name, case, collector.SUFFIX)
             if not artefact.is_file():
@@ -165,18 +166,19 @@ class Ledger:
             if failure := getattr(collector, "failure", _nothing)(artefact):
                 self.fail(case, name, failure)
             else:
-                self._settle("result", case, name)
+                good.append(case)
+        self._settle("result", good, name)
         return missing
 
     def fail(self, case: Case, name: str, message: str, detail: str = "") -> None:
         """Settles a case as failed."""
         self.writer.fail(Failure(case.id, name, message, detail))
-        self._settle("error", case, name, message=message, detail=detail)
+        self._settle("error", [case], name, message=message, detail=detail)
 
     def skip(self, case: Case, name: str, message: str, *, limited: bool = False) -> None:
         """Settles a case as skipped by the collector, perhaps because of a limit."""
         self.skipped[name, message, limited].append(case)
-        self._settle("skipped", case, name, message=message, limited=limited)
+        self._settle("skipped", [case], name, message=message, limited=limited)
 
     def leave(self, name: str, obstacle: str, detail: str = "") -> None:
         """Notes an obstacle of the collector, whose cases stay outstanding."""
@@ -212,11 +214,12 @@ class Ledger:
         self.writer.fail(Failure("", name, message, detail))
         self.emit({"event": "error", "case": "", "collector": name, "message": message, "detail": detail})
 
-    def _settle(self, event: str, case: Case, name: str, **more: Any) -> None:
-        self.outstanding.discard((name, case.id))
+    def _settle(self, event: str, cases: Sequence[Case], name: str, **more: Any) -> None:
         noted = journal.LIMITED if more.get("limited") else event
-        self.writer.settle(journal.Settled(name, case.id, noted, more.get("message", "")))
-        self.emit({"event": event, "case": case.id, "collector": name, **more})
+        self.writer.settle(*(journal.Settled(name, case.id, noted, more.get("message", "")) for case in cases))
+        for case in cases:
+            self.outstanding.discard((name, case.id))
+            self.emit({"event": event, "case": case.id, "collector": name, **more})
 
     def _skipped(self) -> Iterator[Skipped]:
         for (collector, message, limited), cases in self.skipped.items():

@@ -43,9 +43,9 @@ def begin(folder: Path, cases: Iterable[Case]) -> None:
     _append(folder, {"cases": [case.to_json() for case in cases]})
 
 
-def settle(folder: Path, settled: Settled) -> None:
-    """Appends one entry. It is on the disk when this returns."""
-    _append(folder, asdict(settled))
+def settle(folder: Path, *settled: Settled) -> None:
+    """Appends entries. They are on the disk when this returns."""
+    _append(folder, *map(asdict, settled))
 
 
 def kept(folder: Path) -> bool:
@@ -88,6 +88,7 @@ def _value(line: bytes) -> Any:
         return None
 
 
-def _append(folder: Path, line: object) -> None:
-    # The line break comes first, so that this entry does not continue an unfinished one.
-    atomic_writing.append(folder / FILE, "\n" + json.dumps(json_shape.storable(line)))
+def _append(folder: Path, *lines: object) -> None:
+    # The line break comes first, so that no entry continues an unfinished one.
+    text = "".join(f"\n{json.dumps(json_shape.storable(line))}" for line in lines)
+    atomic_writing.append(folder / FILE, text)

@@ -164,10 +164,10 @@ class RunWriter:
         with self._explained():
             journal.begin(self.folder, cases)
 
-    def settle(self, settled: journal.Settled) -> None:
-        """Notes in the journal that a collector is done with a case."""
+    def settle(self, *settled: journal.Settled) -> None:
+        """Notes in the journal that collectors are done with cases."""
         with self._explained():
-            journal.settle(self.folder, settled)
+            journal.settle(self.folder, *settled)
 
     def artefact_folder(self, collector: str) -> Path:
         """The folder of a collector's artefacts, created if it is missing. Raises StoreError for an invalid name."""

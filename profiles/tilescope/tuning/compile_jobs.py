@@ -26,6 +26,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler.errors import CompileTimeAssertionFailure
 from triton.experimental.gluon._runtime import GluonASTSource
+from triton.runtime.cache import get_cache_manager
 from triton.runtime.driver import driver
 from triton.runtime.errors import OutOfResources, PTXASError
 from triton.runtime.jit import JITFunction
@@ -49,6 +50,8 @@ _IN_CODE_DIGEST = (
 )  # fmt: skip
 #: Source locations and comments in PTX.
 _PLACES = re.compile(r"^\s*\.loc\b.*$|//.*$", re.MULTILINE)
+#: The file of Triton's cache that has a kernel's report of ptxas.
+_REPORT = "ptxas-v.txt"
 #: Fields of ``assembly.Resources`` that ``Compiled.kernels`` has under the same names.
 _RESOURCES = ("registers", "spill_bytes_stored", "spill_bytes_loaded", "stack_bytes", "barriers")
 
@@ -166,7 +169,7 @@ class Maker:
         elapsed = time.perf_counter() - began
         metadata = kernel.metadata
         fresh = f"'{metadata.name}'" in said.getvalue()
-        report = said.getvalue() if fresh else _report(kernel.asm["ptx"], metadata, int(one.target[1]))
+        report = _report(kernel, int(one.target[1]), said.getvalue() if fresh else "")
         used = assembly.resources(report, metadata.name)
         threads = assembly.block_threads(kernel.asm["ptx"]) or metadata.num_warps * occupancy.WARP_THREADS
         return {
@@ -224,8 +227,14 @@ def _telling_log() -> Iterator[None]:
         os.environ.pop("TRITON_DUMP_PTXAS_LOG", None)
 
 
-def _report(ptx: str, metadata: Any, capability: int) -> str:
-    """The report of ``ptxas -v`` for a kernel that was in Triton's cache."""
-    with tempfile.TemporaryDirectory() as folder:
-        done = compiling.assemble(ptx, metadata, capability, folder)
-    return done.stdout + done.stderr
+def _report(kernel: Any, capability: int, fresh: str) -> str:
+    """The report of ``ptxas -v``, kept beside the kernel in Triton's cache: the ``fresh`` one, or that of a kernel from the cache."""
+    cache = get_cache_manager(kernel.hash)
+    if not fresh and (kept := cache.get_file(_REPORT)):
+        return Path(kept).read_text(encoding="utf-8")
+    if not fresh:
+        with tempfile.TemporaryDirectory() as folder:
+            done = compiling.assemble(kernel.asm["ptx"], kernel.metadata, capability, folder)
+        fresh = done.stdout + done.stderr
+    cache.put(fresh, _REPORT, binary=False)
+    return fresh
