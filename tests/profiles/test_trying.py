@@ -66,13 +66,40 @@ def test_change_keeps_results_and_the_program(kind, place):
     assert not changed.optimizer.param_groups[0]["fused"]
 
 
-def test_compiled_modules_are_found_by_place_and_undone():
-    program = Program()
+def test_compiled_module_is_found_by_place_and_undone():
+    program, compilations = Program(), []
     program.run(steps=1)
+
+    def backend(graph, inputs):
+        compilations.append(graph)
+        return graph
+
+    own = torch.compile(program.net[3], backend=backend)
+    own(torch.ones(1, 8))
     with trying.Undo() as undo:
-        trying.compiled(program.boundaries, "Sequential.*", undo, backend="eager")
-        assert ["forward" in vars(one) for one in (program.net, *program.net)] == [False, True, True, True, True]
+        trying.compiled(program.boundaries, "Sequential.1", undo, backend="eager")
+        assert ["forward" in vars(one) for one in (program.net, *program.net)] == [False, False, True, False, False]
     assert not any("forward" in vars(one) for one in program.net)
+    # The program's own compiled code is kept.
+    own(torch.ones(1, 8))
+    assert len(compilations) == 1
+
+
+class OnGpu(torch.Tensor):
+    """Says that it is on a GPU."""
+
+    is_cuda = True
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+
+def test_loop_that_ends_by_a_value_ends_without_stops():
+    value, turns = torch.zeros(()).as_subclass(OnGpu), 0
+    with trying.Undo() as undo:
+        trying.without_stops(Program().boundaries, "", undo)
+        while value.item() < 5 and turns < 500:
+            value.add_(1)
+            turns += 1
+    assert 5 < turns < 500
 
 
 class Stateful(nn.Module):
@@ -134,7 +161,9 @@ def test_wrong_change_is_told_before_what_it_won(dropout, monkeypatch):
     monkeypatch.setitem(trying.CHANGES, "wrong", halved)
     found = Program(dropout).run("wrong")
     assert found.difference > found.limit
-    assert "changes the results" in step_text.trial(found)
+    said = step_text.trial(found)
+    assert "changes the results" in said and f"({found.where}), more than" in said
+    assert found.where == "output 1"
     # Random numbers are not a difference.
     monkeypatch.setitem(trying.CHANGES, "nothing", lambda program, place, undo: None)
     found = Program(dropout).run("nothing")

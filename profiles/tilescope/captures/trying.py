@@ -7,9 +7,10 @@ function. Parameters, buffers, the optimizers' state and the random numbers are 
 from __future__ import annotations
 
 import contextlib
+import math
 import random
-import re
 import traceback
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from unittest import mock
 
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.utils import _pytree
 
 from tilescope.captures.step_boundaries import Boundaries
@@ -26,8 +28,8 @@ from tilescope.table.step import Tried
 #: Relative differences of results that a change may cause, by the least precise dtype of the step; those of gradients may be larger.
 _LIMITS = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 _OF_GRADIENTS = 3.0
-#: The largest limit, however far rounding grows.
-_MOST = 0.2
+#: The largest limit, however far rounding grows, and the rounding of TF32.
+_MOST, _TF32 = 0.2, 2**-10
 #: The library's kernels, by the attributes of PyTorch that they can stand for.
 _FUNCTIONS: dict[str, tuple[tuple[Any, str], ...]] = {
     "layer_norm": ((nn.functional, "layer_norm"), (torch, "layer_norm")),
@@ -37,9 +39,8 @@ _FUNCTIONS: dict[str, tuple[tuple[Any, str], ...]] = {
     "cross_entropy": ((nn.functional, "cross_entropy"),),
     "dropout": ((nn.functional, "dropout"),),
 }
-#: Methods by which a tensor's value comes to the CPU.
-_VALUES = ("item", "tolist", "__float__", "__int__", "__bool__")
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+#: Methods by which a tensor's value comes to the CPU, and the reads of a line from one value to the next.
+_VALUES, _AGAIN = ("item", "tolist", "__float__", "__int__", "__bool__"), 100
 
 Undo = contextlib.ExitStack
 
@@ -49,15 +50,15 @@ class CannotTryError(Exception):
 
 
 def compiled(program: Boundaries, place: str, undo: Undo, **options: Any) -> None:
-    """Compiles the modules at a place like ``Net.layers.*.mlp``, or the outermost ones."""
+    """Compiles the module of that path, like ``Net.encoder``, or the outermost ones."""
     roots = [module for module in program.modules.values() if any(True for _ in module.parameters())]
     found = [
-        module
-        for root in roots
-        for path, module in root.named_modules(prefix=type(root).__name__)
-        if place and _NUMBER.sub("*", path) == place
+        module for root in roots for path, module in root.named_modules(prefix=type(root).__name__) if path == place
     ]
-    undo.callback(torch.compiler.reset)
+    if not counters["frames"]:
+        # The program has no compiled code of its own, which a reset would drop.
+        undo.callback(torch.compiler.reset)
+        undo.callback(counters.clear)
     for module in found or roots:
         _put(undo, vars(module), "forward", torch.compile(getattr(module, "_orig_mod", module.forward), **options))
     if not (found or roots):
@@ -189,8 +190,9 @@ def by_library(program: Boundaries, place: str, undo: Undo) -> None:
 
 
 def without_stops(program: Boundaries, place: str, undo: Undo) -> None:
-    """Gives the CPU the first value that each line read from a tensor, instead of waiting for the GPU."""
+    """Gives the CPU an older value that each line read from a tensor, instead of waiting for the GPU."""
     known: dict[tuple[str, int, str], Any] = {}
+    reads = Counter[tuple[str, int, str]]()
 
     def instead(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
         def value(tensor: torch.Tensor, *args: Any) -> Any:
@@ -198,8 +200,10 @@ def without_stops(program: Boundaries, place: str, undo: Undo) -> None:
                 return plain(tensor, *args)
             caller = traceback.extract_stack(limit=2)[0]
             key = caller.filename, caller.lineno or 0, name
-            if key not in known:
+            # A loop that ends by such a value sees it change.
+            if reads[key] % _AGAIN == 0:
                 known[key] = plain(tensor, *args)
+            reads[key] += 1
             return known[key]
 
         return value
@@ -209,7 +213,7 @@ def without_stops(program: Boundaries, place: str, undo: Undo) -> None:
 
 
 CHANGES: dict[str, Callable[[Boundaries, str, Undo], None]] = {
-    "graph": graphed, "stop": without_stops, "fuse": compiled, "compile": compiled, "library": by_library,
+    "graph": graphed, "stop": without_stops, "compile": compiled, "library": by_library,
     "optimizer": fused, "dtype": rounded,
 }  # fmt: skip
 
@@ -234,13 +238,14 @@ def tried(
             torch.cuda.synchronize()
             updates = kind in ("optimizer", "graph")
             before, other = (_results(program, updates, seed=seed) for seed in range(2))
-            if draws := _difference(before, other) > before.limit:
+            if draws := _difference(before, other)[0] > before.limit:
                 before = _results(program, updates, evaluating=True)
             # Rounding grows through a deep model: parameters that are rounded otherwise show how far.
-            other = _results(program, updates, evaluating=draws, nudge=True)
-            limit = max(before.limit, min(2 * _difference(before, other), _MOST))
+            rounding = max(_rounding(program), _TF32 if kind == "dtype" else 0.0)
+            other = _results(program, updates, evaluating=draws, rounding=rounding)
+            limit = max(before.limit, min(2 * _difference(before, other)[0], _MOST))
             CHANGES[kind](program, place, undo)
-            difference = _difference(before, _results(program, updates, evaluating=draws))
+            difference, where = _difference(before, _results(program, updates, evaluating=draws))
             # The timed steps have the memory that the program has.
             del before, other
             for _ in range(WARMUP):
@@ -252,7 +257,7 @@ def tried(
             yield
         with alone():
             plain = min(plain, (yield from time()))
-        return Tried(plain, changed, difference, limit)
+        return Tried(plain, changed, difference, limit, where=where)
     except Exception as error:
         torch.cuda.synchronize()
         return Tried(plain, why=_line(error))
@@ -264,48 +269,58 @@ def _line(error: Exception) -> str:
 
 @dataclass
 class _Results:
-    """What a step made: its floating-point outputs, its gradients or the parameters' updates, and the largest difference that its dtypes allow."""
+    """What a step made, by its name: floating-point outputs, gradients or the parameters' updates. ``limit`` is the largest difference that its dtypes allow."""
 
-    outputs: list[torch.Tensor]
-    gradients: list[torch.Tensor]
+    outputs: dict[str, torch.Tensor]
+    gradients: dict[str, torch.Tensor]
     limit: float
 
 
 def _results(
-    program: Boundaries, updates: bool, *, evaluating: bool = False, seed: int = 0, nudge: bool = False
+    program: Boundaries, updates: bool, *, evaluating: bool = False, seed: int = 0, rounding: float = 0.0
 ) -> _Results:
     """Makes the step again and undoes it. ``updates`` compares the parameters' updates, for changes that leave no gradients.
 
     ``evaluating`` calls modules as at inference, where a step draws random numbers;
-    ``nudge`` changes parameters by what the least precise dtype rounds.
+    parameters are first changed by about the share ``rounding``.
     """
     modules = list(program.modules.values())
     parameters = _parameters(program)
     with _unchanged(program) as before, contextlib.ExitStack() as stack:
         torch.manual_seed(seed)
-        start = _nudged(program, parameters) if nudge else before
+        with torch.no_grad():
+            for parameter in parameters if rounding else ():
+                parameter.mul_(1 + rounding * torch.randn_like(parameter))
+        start = [one.detach().clone() for one in parameters] if rounding else before
         for one in (one for module in modules for one in module.modules() if evaluating and one.training):
             stack.callback(setattr, one, "training", True)
             one.training = False
         found = [program.step()] if program.step is not None else list(_called_again(program))
-        outputs = [one.detach().clone() for one in _tensors(found) if one.is_floating_point()]
-        gradients = [one.grad.detach().clone() for one in parameters if one.grad is not None and not updates]
+        outputs = {
+            f"output {number}": one.detach().clone()
+            for number, one in enumerate(_tensors(found), 1)
+            if one.is_floating_point()
+        }
+        named = [(name, one, old) for (one, name), old in zip(parameters.items(), start, strict=True)]
+        gradients = {
+            f"gradient of {name}": one.grad.detach().clone()
+            for name, one, _ in named
+            if one.grad is not None and not updates
+        }
         if not gradients:
-            gradients = [parameter.detach() - old for parameter, old in zip(parameters, start, strict=True)]
-        dtypes = [one.dtype for one in (*outputs, *parameters)] + [
-            dtype for on, dtype in program.autocast.values() if on
-        ]
+            gradients = {f"update of {name}": one.detach() - old for name, one, old in named}
+        dtypes = {one.dtype for one in outputs.values()} | _dtypes(program)
         return _Results(outputs, gradients, max((_LIMITS.get(dtype, 0.0) for dtype in dtypes), default=0.0))
 
 
-def _nudged(program: Boundaries, parameters: list[nn.Parameter]) -> list[torch.Tensor]:
-    """Copies of the parameters, after each was changed by about what the step's least precise dtype rounds."""
-    dtypes = [one.dtype for one in parameters] + [dtype for on, dtype in program.autocast.values() if on]
-    rounding = max((torch.finfo(dtype).eps for dtype in dtypes if dtype.is_floating_point), default=0.0)
-    with torch.no_grad():
-        for parameter in parameters:
-            parameter.mul_(1 + rounding * torch.randn_like(parameter))
-    return [parameter.detach().clone() for parameter in parameters]
+def _dtypes(program: Boundaries) -> set[torch.dtype]:
+    """The dtypes in which the step computes: those of its parameters and of autocast."""
+    return {one.dtype for one in _parameters(program)} | {dtype for on, dtype in program.autocast.values() if on}
+
+
+def _rounding(program: Boundaries) -> float:
+    """The relative rounding of the step's least precise dtype."""
+    return max((torch.finfo(dtype).eps for dtype in _dtypes(program) if dtype.is_floating_point), default=0.0)
 
 
 def _tensors(found: Any) -> list[torch.Tensor]:
@@ -338,9 +353,14 @@ def _copied(arguments: Any) -> Any:
     return _pytree.tree_map_only(torch.Tensor, torch.clone, arguments)
 
 
-def _parameters(program: Boundaries) -> list[nn.Parameter]:
-    found = (one for module in program.modules.values() for one in module.parameters() if one.requires_grad)
-    return list(dict.fromkeys(found))
+def _parameters(program: Boundaries) -> dict[nn.Parameter, str]:
+    """The parameters that are trained, with their names."""
+    return {
+        one: name
+        for module in reversed(program.modules.values())
+        for name, one in module.named_parameters()
+        if one.requires_grad
+    }
 
 
 @contextlib.contextmanager
@@ -375,14 +395,16 @@ def _unchanged(program: Boundaries) -> Iterator[list[torch.Tensor]]:
                 parameter.grad = gradient
 
 
-def _difference(mine: _Results, theirs: _Results) -> float:
-    """The largest relative difference of a tensor: of the norm of the difference to the tensor's, at least to a hundredth of the largest one's."""
-    worst = 0.0
+def _difference(mine: _Results, theirs: _Results) -> tuple[float, str]:
+    """The largest relative difference of a tensor, and its name: the norm of the difference over the tensor's, at least over a hundredth of the largest one's."""
+    found = [(0.0, "")]
     for left, right, factor in ((mine.outputs, theirs.outputs, 1.0), (mine.gradients, theirs.gradients, _OF_GRADIENTS)):
-        if [one.shape for one in left] != [one.shape for one in right]:
-            return float("inf")
-        norms = [float(one.double().norm()) for one in left]
-        for one, other, norm in zip(left, right, norms, strict=True):
-            apart = float((one.double() - other.double()).norm()) / (max(norm, 0.01 * max(norms)) or 1.0)
-            worst = max(worst, apart / factor) if apart == apart else float("inf")  # noqa: PLR0124 (NaN)
-    return worst
+        if [(name, one.shape) for name, one in left.items()] != [(name, one.shape) for name, one in right.items()]:
+            return math.inf, "other results"
+        norms = {name: float(one.double().norm()) for name, one in left.items()}
+        for name, one in left.items():
+            apart = float((one.double() - right[name].double()).norm()) / (
+                max(norms[name], 0.01 * max(norms.values())) or 1.0
+            )
+            found.append((math.inf if math.isnan(apart) else apart / factor, name))
+    return max(found, key=lambda one: one[0])

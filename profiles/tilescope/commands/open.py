@@ -27,7 +27,7 @@ def command(subparsers: choices.Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Makes a run of each file and prints it, and the skew between files that are traces of ranks."""
+    """Prints the skew between files that are traces of ranks, makes a run of each file and prints it."""
     from tilescope.models import assumed_step, ranks, terminal  # noqa: PLC0415
     from tilescope.notebook import opening  # noqa: PLC0415
     from tilescope.notebook.opened_run import open_file  # noqa: PLC0415
@@ -36,10 +36,10 @@ def run(arguments: argparse.Namespace) -> int:
     files = [one for given in arguments.files for one in (_inside(given) if given.is_dir() else [given])]
     skew = opening.skew_of(files) if len(files) > 1 else None
     notes = [". ".join(ranks.sentences(skew))] if skew else []
-    for file in files:
-        running.show(open_file(file, arguments.runs, notes, assumed), False)
     if skew:
         terminal.say(*ranks.sentences(skew), ranks.table(skew))
+    for file in files:
+        running.show(open_file(file, arguments.runs, notes, assumed), False)
     return 0
 
 

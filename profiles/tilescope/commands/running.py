@@ -104,14 +104,16 @@ def show(loaded: LoadedRun, interrupted: bool) -> int:
     from tilescope.runs import steps  # noqa: PLC0415
 
     failures = loaded.run.failures
-    first = headline.headline(loaded)
+    first, step = headline.headline(loaded), steps.read(loaded.folder)
     told = any(first.endswith(faults.of_failure(failure).title) for failure in failures if failure.case)
+    # A step begins with its own sentences.
+    told = told or (step is not None and ": no problem found" in first)
     device = loaded.run.device
     predicted = "" if device.measured else ": no such GPU took part"
     # Another tool's file may name no target.
     target = f" ({loaded.run.settings['target']})" if loaded.run.settings["target"] else ""
     terminal.say(*filter(None, ["" if told else first]), f"{device.where}{target}{predicted}")
-    if step := steps.read(loaded.folder):
+    if step:
         from tilescope.models import ledger, step_text  # noqa: PLC0415
 
         terminal.say(*step_text.lines(step, ledger.of(step, device), device))

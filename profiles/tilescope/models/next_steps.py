@@ -27,7 +27,7 @@ MOST, WORTH, _FUSIONS = 5, 0.02, 2
 _GOOD, _GOOD_PRODUCT = 0.85, 0.75
 #: The share that fused kernels reach which reduce across the rows of a tensor.
 _GOOD_ACROSS = 0.6
-#: Seconds between the kernels of a CUDA graph, of the shortest kernel, and of the shortest product.
+#: Seconds between the kernels of a CUDA graph, of a short kernel, and of a short product.
 _IN_GRAPH, _SHORTEST, _PRODUCT_LEAST = 1e-6, 2e-6, 5e-6
 #: The share of floors from which a step is already good.
 _ALREADY = 0.75
@@ -55,7 +55,7 @@ _ALIGNED = 8
 class Suggestion:
     """One thing to do: ``text`` says what and where; ``saving`` and ``bound`` are seconds of the step.
 
-    ``place`` is what it changes: a path of modules with a star for each number, or the library's kernel; empty for the whole step.
+    ``place`` is what it changes: a module's path, or the library's kernel; empty for the whole step.
     A suggestion that is not ``sure`` may save nothing: only its bound is told, after the others.
     """
 
@@ -143,23 +143,31 @@ def _stops(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
 
 
 class _Chain(NamedTuple):
-    """Launches that one kernel can do: their pass and operations, where they are, what that saves and may save, and their number."""
+    """Launches that one kernel can do: their pass and operations, where they are, their time, one kernel's least, what it saves, and their number."""
 
     direction: str
     names: tuple[str, ...]
     site: str
     module: str
+    time: float
+    least: float
     saving: float
-    bound: float
     launches: int
 
 
 def _fusable(step: Step, ledger: Ledger, device: Device) -> list[_Chain]:
-    roof = roofs.roof(device, "hbm")
-    return [found for chain in _chains(step, ledger) if roof and (found := _fused(step, chain, roof.value)).saving > 0]
+    hbm = roofs.roof(device, "hbm")
+    return [found for chain in _chains(step, ledger) if hbm and (found := _fused(step, chain, device)).saving > 0]
 
 
-def _fused(step: Step, chain: Sequence[Entry], rate: float) -> _Chain:
+def _rates(device: Device, moved: float) -> tuple[float, float]:
+    """Bytes a second to and from memory, and the fastest ones of so many bytes, which L2 may hold."""
+    hbm, l2 = roofs.roof(device, "hbm"), roofs.roof(device, "l2")
+    rate = hbm.value if hbm else math.inf
+    return rate, l2.value if l2 and moved <= device.l2_bytes else rate
+
+
+def _fused(step: Step, chain: Sequence[Entry], device: Device) -> _Chain:
     operators, needs = list[Operator](), list[float]()
     for entry in chain:
         operator = step.operator(entry.launch)
@@ -177,6 +185,7 @@ def _fused(step: Step, chain: Sequence[Entry], rate: float) -> _Chain:
         if _ACROSS.search(operator.name)
     )
     moved = max(sum(needs) - links + again, *map(_largest, operators), 0.0)
+    rate, fastest = _rates(device, moved)
     time = sum(entry.share for entry in chain)
     names = tuple(dict.fromkeys(_operation(operator.outer or operator.name) for operator in operators))
     return _Chain(
@@ -184,8 +193,9 @@ def _fused(step: Step, chain: Sequence[Entry], rate: float) -> _Chain:
         names,
         next(filter(None, (operator.site for operator in operators)), ""),
         _common([operator.module for operator in operators]),
+        time,
+        max(moved / fastest, _IN_GRAPH),
         time - max(moved / rate / (_GOOD_ACROSS if again else _GOOD), _SHORTEST, *(entry.least for entry in chain)),
-        time - max(moved / rate, _SHORTEST),
         len(chain),
     )
 
@@ -202,10 +212,9 @@ def _fusions(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
         yield Suggestion(
             "fuse",
             f"Fuse {_listed(names)}{f' in {where}' if where else ''}{' (backward)' if direction == BACKWARD else ''}"
-            f"{f', {len(found)} times' if len(found) > 1 else ''}: one kernel, or torch.compile of that part",
+            f"{f', {len(found)} times' if len(found) > 1 else ''}: one kernel",
             sum(chain.saving for chain in found),
-            sum(chain.bound for chain in found),
-            place,
+            sum(chain.time - chain.least for chain in found),
         )
 
 
@@ -214,20 +223,25 @@ def _compile(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
     chains = _fusable(step, ledger, device)
     if len(chains) < 2:
         return
-    shorter, bound = sum(chain.saving for chain in chains), sum(chain.bound for chain in chains)
+    common = _common([chain.module for chain in chains])
+    place = common if "." in common else ""
+    shorter = sum(chain.saving for chain in chains)
     launches = sum(entry.launch.kind == KERNEL for entry in ledger.entries) - sum(
         chain.launches - 1 for chain in chains
     )
     waits = ledger.parts["cpu"] + ledger.parts["gaps"]
     late = min(max(_ENTER + launches * _CALL - (ledger.busy - shorter), 0.0), waits)
     fuses = f"it fuses {len(chains)} chains of small kernels"
-    # Compiled code may pad products, and lays out the tensors of convolutions anew, for better or worse.
-    most = bound + waits + sum(one.bound for one in _padding(step, ledger, device))
+    # At most, small kernels outside of chains join products, odd products are padded, and convolutions reach their roofs.
+    most = waits + sum(one.bound for one in _padding(step, ledger, device)) - sum(chain.least for chain in chains)
+    for entry in ledger.entries:
+        convolves = _CONVOLUTION.search(step.operator(entry.launch).name)
+        most += entry.share if _small(step, entry) else entry.above if convolves else 0.0
     convolved = sum(entry.share for entry in ledger.entries if _CONVOLUTION.search(step.operator(entry.launch).name))
     sure = convolved < _CONVOLVED * ledger.busy
     unsure = "" if sure else ", and makes convolutions faster or slower"
-    text = f"Compile the model (torch.compile): {fuses}{unsure}"
-    yield Suggestion("compile", text, shorter + waits - late, most, sure=sure)
+    text = f"Compile {place or 'the model'} (torch.compile): {fuses}{unsure}"
+    yield Suggestion("compile", text, shorter + waits - late, most, place, sure)
     if late >= WORTH * ledger.step and _is_loop(step):
         saving = shorter + max(waits - launches * _IN_GRAPH, 0.0)
         text = (
@@ -246,14 +260,10 @@ def _chains(step: Step, ledger: Ledger) -> Iterator[list[Entry]]:
     """Launches that follow each other on a stream, none of which is a product or a library's large kernel."""
     chain: list[Entry] = []
     for entry in ledger.entries:
-        operator = step.operator(entry.launch)
-        fits = (
-            entry.launch.kind == KERNEL and bool(operator.name) and not operator.flops and operator.direction != OPTIMIZER
-            and not _HEAVY.search(operator.name) and bool(_bytes(operator, entry))
-        )  # fmt: skip
+        fits = _small(step, entry)
         same = chain and (
             chain[-1].launch.stream == entry.launch.stream
-            and step.operator(chain[-1].launch).direction == operator.direction
+            and step.operator(chain[-1].launch).direction == step.operator(entry.launch).direction
         )
         if chain and not (fits and same):
             if len(chain) > 1:
@@ -263,6 +273,15 @@ def _chains(step: Step, ledger: Ledger) -> Iterator[list[Entry]]:
             chain.append(entry)
     if len(chain) > 1:
         yield chain
+
+
+def _small(step: Step, entry: Entry) -> bool:
+    """Whether a launch is one that torch.compile fuses with its neighbours."""
+    operator = step.operator(entry.launch)
+    return (
+        entry.launch.kind == KERNEL and bool(operator.name) and not operator.flops and operator.direction != OPTIMIZER
+        and not _HEAVY.search(operator.name) and bool(_bytes(operator, entry))
+    )  # fmt: skip
 
 
 def _library(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
@@ -326,12 +345,12 @@ def _optimizer(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestio
         f"Give the optimizer fused=True: its {units.several(len(entries), 'launch', 'launches')} pass over the parameters about "
         f"{_ADAM_PASSES} times, a fused step {_FUSED_PASSES} times",
         saving,
-        time - floor,
+        time - floor + ledger.parts["cpu"] + ledger.parts["gaps"],
     )
 
 
 def _tf32(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
-    rate, hbm = roofs.roof(device, "tf32"), roofs.roof(device, "hbm")
+    rate = roofs.roof(device, "tf32")
     found = [
         (entry, operations)
         for entry in ledger.entries
@@ -340,19 +359,19 @@ def _tf32(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
         and ledgers.pipe(step.operator(entry.launch).dtypes, entry.launch.name) == "fp32"
         and not entry.launch.counted.get("tensor_ops_tf32")
     ]
-    if rate is None or hbm is None or not found:
+    if rate is None or not found:
         return
     time = sum(entry.share for entry, _ in found)
     # A short product does not become shorter by a faster pipe.
     least = good = 0.0
     for entry, operations in found:
-        moved = (step.operator(entry.launch).bytes_needed or 0.0) * entry.launch.part / hbm.value
-        bound = min(entry.share, max(operations / rate.value, moved, _PRODUCT_LEAST))
-        least += bound
-        good += min(entry.share, max(bound, operations / rate.value / _GOOD_PRODUCT))
+        moved = (step.operator(entry.launch).bytes_needed or 0.0) * entry.launch.part
+        usual, fastest = _rates(device, moved)
+        least += min(entry.share, max(operations / rate.value, moved / fastest))
+        good += min(entry.share, max(operations / rate.value / _GOOD_PRODUCT, moved / usual, _PRODUCT_LEAST))
     yield Suggestion(
         "dtype",
-        f"Let {units.several(len(found), 'fp32 product')} use TF32 (torch.set_float32_matmul_precision('high')) or bf16: they run "
+        f"Let {units.several(len(found), 'fp32 product')} use TF32 (torch.set_float32_matmul_precision('high')): they run "
         "on the CUDA cores",
         time - good,
         time - least,

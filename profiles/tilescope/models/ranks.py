@@ -75,22 +75,22 @@ def sentences(skew: Skew) -> list[str]:
     waited = sum(sum(meeting.waits) for meeting in skew.meetings)
     several = units.several(len(skew.meetings), "collective")
     share = waited / inside if inside else 0.0
-    found = [
-        f"{len(skew.ranks)} ranks, {several} each: {units.text(share, 'ratio', 2)} of the time in them is waiting for the last rank"
-    ]
+    waits = f"{units.text(share, 'ratio', 2)} of the time in {{}} is waiting for the last rank"
     place, times = Counter(meeting.last for meeting in skew.meetings).most_common(1)[0]
     late = skew.ranks[place].number
     if share >= _WORTH and times >= _MOSTLY * len(skew.meetings):
-        others = ", ".join(
-            f"rank {rank.number} {units.text(skew.waited(at), 'second')}"
-            for at, rank in enumerate(skew.ranks)
-            if at != place
+        (most, first), *others = sorted(
+            ((skew.waited(at), rank.number) for at, rank in enumerate(skew.ranks) if at != place), reverse=True
         )
-        found.append(f"Rank {late} comes last in {times} of {several}, and others wait for it: {others}")
+        also = "".join(f", rank {number} {units.text(waited, 'second')}" for waited, number in others)
+        found = [
+            f"Rank {first} waits {units.text(most, 'second')}{also} for rank {late}, which comes last in {times} of {several}: "
+            + waits.format("them")
+        ]
     elif share >= _WORTH:
-        found.append("No rank comes last in most collectives: the waiting is uneven work that changes")
+        found = [f"Ranks wait for each other in turns: {waits.format(several)}"]
     else:
-        found.append("The ranks are even")
+        found = [f"The {len(skew.ranks)} ranks are even: {waits.format(several)}"]
     if skew.unmatched:
         found.append(f"{units.several(skew.unmatched, 'call')} without a counterpart on every rank are left out")
     return found

@@ -99,7 +99,8 @@ def trial(tried: Tried) -> str:
         return f"Suggestion {tried.number} cannot be tried: {tried.why}."
     won = tried.plain - tried.changed
     differs = tried.difference is None or not tried.difference <= tried.limit
-    said = f"results differ by {tried.difference:.1e}, {'more than' if differs else 'within'} {tried.limit:.0e}"
+    where = f" ({tried.where})" if tried.where else ""
+    said = f"results differ by {tried.difference:.1e}{where}, {'more than' if differs else 'within'} the {tried.limit:.0e} that rounding explains"
     first = "changes the results" if differs else f"won {units.text(won, 'second')}" if won > 0 else "won nothing"
     against = f" ({won / tried.predicted:.0%})" if tried.predicted else ""
     predicted = f"predicted {units.text(tried.predicted, 'second')}, " if tried.predicted else ""

@@ -74,8 +74,8 @@ class Stop:
 class Tried:
     """A suggestion that was applied: seconds of the step without and with it, and the relative difference of its results.
 
-    ``why`` says why it could not be applied; what is then not known is None. ``limit`` is the largest difference that its dtype
-    allows. ``number`` and ``text`` are the suggestion's, ``predicted`` the seconds that it was to save,
+    ``why`` says why it could not be applied; what is then not known is None. ``limit`` is the largest difference that rounding
+    explains, ``where`` names the result that differs most. ``number`` and ``text`` are the suggestion's, ``predicted`` the seconds that it was to save,
     0 where that cannot be predicted.
     """
 
@@ -87,6 +87,7 @@ class Tried:
     number: int = 0
     text: str = ""
     predicted: float = 0.0
+    where: str = ""
 
 
 @dataclass(frozen=True)
