@@ -335,6 +335,18 @@ def test_run_that_is_recovered_while_resume_plans_is_resumed(catalog):
     ledger.close()
 
 
+def test_process_beside_others_leaves_trouble_to_one_alone(catalog):
+    writer, name = store.RunWriter.reopen(interrupted(catalog, "good", "stubborn")), "fakes.quick"
+    ledger = Ledger(Job(cases("fine", "skips", "raises", "killed", "looks"), [name]), writer, print)
+    asyncio.run(attempt.ahead(ledger, name, ledger.left(name), {"FAKES_ANSWER": "1"}))
+    assert [case.impl for case in ledger.left(name)] == ["raises", "killed", "looks"]
+    assert writer.run.failures == ()
+    asyncio.run(attempt.collect(ledger, name, ledger.left(name), leaving=False))
+    assert {failure.case.split("/")[-3] for failure in writer.run.failures} == {"raises", "killed"}
+    ledger.close()
+    assert registers(store.open_run(writer.final)) == {"good": 32, "fine": 32, "looks": 32}
+
+
 def test_case_with_rows_is_not_measured_twice(catalog):
     folder = interrupted(catalog, "good", "stubborn")
     ledger = Ledger(Job(cases("good", "stubborn"), ["compiler"]), store.RunWriter.reopen(folder), print)

@@ -93,6 +93,8 @@ def implementation(spec: KernelSpec, case: Case) -> Callable[..., Any]:
     if case.direction not in spec.passes:
         raise ValueError(f"{spec.name} has no {case.direction} pass: it has {', '.join(spec.passes)}")
     chosen = spec.implementations[case.impl]
+    # Otherwise a compiled backward pass frees what the forward pass saved, and runs only once.
+    functorch_config.donated_buffer = case.direction in (FORWARD, STEP)
     absent = missing(chosen)
     if absent:
         raise ValueError(f"{spec.name}/{case.impl} needs {', '.join(absent)}: pip install {' '.join(absent)}")
@@ -183,9 +185,6 @@ def prepare(spec: KernelSpec, case: Case, device: Any, *, rotate: int = 1) -> Ca
     used. Raises ValueError as ``implementation``, and WorkloadError for a workload that does not parse.
     """
     call = implementation(spec, case)
-    if case.direction not in (FORWARD, STEP):
-        # Otherwise a compiled backward pass frees what the forward pass saved, and runs only once.
-        functorch_config.donated_buffer = False
     make = {FORWARD: _forward, STEP: _step}.get(case.direction, _backward)
     calls = itertools.cycle([make(call, draw_inputs(spec, case, device), spec, case) for _ in range(rotate)])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tilescope import collectors
@@ -57,6 +57,32 @@ async def collect(
         left = remaining
 
 
+async def ahead(ledger: Ledger, name: str, cases: Sequence[Case], variables: Mapping[str, str]) -> None:
+    """Runs the cases with one collector in one process, beside others on the GPU. Whatever it has trouble with stays outstanding."""
+    known = {case.id: case for case in cases}
+    with contextlib.suppress(StartError):
+        async with WorkerProcess(_job(ledger, name, cases), None, variables) as worker:
+            async for event in worker.events(patience(ledger.job.settings)):
+                if case := known.get(event.get("case", "")):
+                    if event["event"] == "result":
+                        await ledger.keep(name, [case])
+                    elif event["event"] == "skipped":
+                        ledger.skip(case, name, event["message"], limited=event.get("limited") is True)
+                    elif event["event"] == "case":
+                        ledger.emit({"event": "case", "case": case.id, "collector": name, "doing": event["doing"]})
+
+
+def _job(ledger: Ledger, name: str, cases: Iterable[Case]) -> dict[str, Any]:
+    """The description of a worker's job."""
+    return {
+        "action": "capture",
+        "collector": name,
+        "cases": [case.to_json() for case in cases],
+        "folder": str(ledger.writer.artefact_folder(name)),
+        "settings": dict(ledger.job.settings),
+    }
+
+
 class _End(NamedTuple):
     """The cases that an attempt left for a new process: ``first`` those without trouble, ``last`` the others.
 
@@ -102,14 +128,8 @@ class _Attempt:
 
     async def run(self) -> _End:
         """Runs the cases until the process ends. Raises StoreError where the run cannot be written."""
-        ledger, folder = self.ledger, self.ledger.writer.artefact_folder(self.name)
-        job = {
-            "action": "capture",
-            "collector": self.name,
-            "cases": [case.to_json() for case in self.open.values()],
-            "folder": str(folder),
-            "settings": dict(ledger.job.settings),
-        }
+        ledger = self.ledger
+        job = _job(ledger, self.name, self.open.values())
         command: Any = getattr(self.collector, "command", None)
         variables: dict[str, str] = getattr(self.collector, "environment", dict)()
         oom_kills = worker_output.oom_kills()

@@ -156,7 +156,7 @@ def visible() -> list[str]:
 
 
 def beside(commands: Sequence[tuple[Sequence[str], Mapping[str, str]]]) -> int:
-    """Runs commands in processes beside one another, each with these additions to the environment.
+    """Runs commands in processes beside one another, each with these additions to the environment. One without any yields to the others.
 
     Returns the highest exit status. An interruption ends all of them; each keeps its finished cases.
     """
@@ -165,7 +165,10 @@ def beside(commands: Sequence[tuple[Sequence[str], Mapping[str, str]]]) -> int:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
-    running = [subprocess.Popen(command, env={**os.environ, **more}) for command, more in commands]
+    running = [
+        subprocess.Popen(command if more else ["nice", *command], env={**os.environ, **more})
+        for command, more in commands
+    ]
     try:
         return max((abs(process.wait()) for process in running), default=0)
     except BaseException:

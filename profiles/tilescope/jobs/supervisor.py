@@ -13,6 +13,7 @@ import dataclasses
 import math
 import os
 import shutil
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +24,7 @@ from tilescope.collectors import check, interpreter
 from tilescope.collectors.conditions import conditions
 from tilescope.hardware import device
 from tilescope.hardware.gpu_lock import gpu_lock
-from tilescope.jobs import attempt, kept_ceilings, process, ptxas, questions, triton_cache, warm
+from tilescope.jobs import attempt, kept_ceilings, process, ptxas, questions, triton_cache, warm, worker_output
 from tilescope.jobs.job import ON_GPU, TIMED, Catalog, Job, OnEvent, WorkerError, declared_cost, patience
 from tilescope.jobs.ledger import Ledger
 from tilescope.jobs.versions import versions
@@ -38,6 +39,10 @@ MORE = 10.0
 SHARE = 4
 #: Fewest processors with which some are free while something is measured, and how many stay free then.
 _ROOMY, _FREE = 4, 2
+#: Most processes that check at a time on a GPU, and the cases that are worth one.
+_ABREAST, _MANY = 8, 16
+#: Implementations that choose among programs by timing them.
+_TUNED = frozenset({"max-autotune"})
 #: Fields of a kernel's declaration that its run keeps.
 _KEPT = ("summary", "file", "sha256", "dims", "passes", "implementations", "tolerance", "cost", "workloads")
 
@@ -231,6 +236,7 @@ async def _measure(
     async with lock:
         outstanding = [name for name in names if ledger.left(name)]
         await measure_ceilings(ledger)
+        await _check_ahead(ledger)
         while outstanding:
             name = next((name for name in outstanding if apart.done() or name not in TIMED), "")
             if not name:
@@ -240,6 +246,32 @@ async def _measure(
             # The next collector must wait until this worker has ended and freed the GPU; after the last nothing waits.
             leaving = not outstanding
             await attempt.collect(ledger, name, ledger.left(name), leaving=leaving, standby=standing.get(name))
+
+
+async def _check_ahead(ledger: Ledger) -> None:
+    """Checks many cases in processes beside one another, which also compile them for the collectors that follow.
+
+    A process gets all implementations of a workload, whose reference they share. Cases that choose among programs by timing them
+    are left out, and choices that were made beside others are forgotten.
+    """
+    cases = [case for case in ledger.left("check") if case.impl not in _TUNED]
+    count = min(_ABREAST, processors() // 2, len(cases) // _MANY)
+    if count < 2:
+        return
+    alike: dict[tuple[str, str], list[Case]] = {}
+    for case in cases:
+        alike.setdefault((case.kernel, case.workload), []).append(case)
+    ordered = sorted(alike.values(), key=lambda cases: moved(cases[0], ledger.job.catalog))
+    begun = time.time()
+    async with asyncio.TaskGroup() as group:
+        for number in range(count):
+            # Every other one begins with large workloads, so that not all need much memory at a time.
+            share = [case for cases in ordered[number::count][:: -1 if number % 2 else 1] for case in cases]
+            group.create_task(attempt.ahead(ledger, "check", share, {"TORCHINDUCTOR_COMPILE_THREADS": "1"}))
+    for chosen in worker_output.inductor_cache().glob("*/*.best_config"):
+        with contextlib.suppress(OSError):
+            if chosen.stat().st_mtime > begun:
+                chosen.unlink()
 
 
 async def _take(ledger: Ledger, early: Early) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import getpass
 import json
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,16 @@ _SAID = re.compile("|".join(os.strerror(number) for number in (errno.ENOSPC, err
 LIMITS = frozenset({"SIGXFSZ", "SIGXCPU"})
 #: Signals that usually come from outside: the system (memory ran out), a person, a batch system.
 FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
+
+
+def inductor_cache() -> Path:
+    """The folder of Inductor's cache."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, ModuleNotFoundError, OSError):
+        user = f"uid_{os.getuid()}"
+    usual = Path(tempfile.gettempdir(), "torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user))
+    return Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", usual))
 
 
 class EventLines:
