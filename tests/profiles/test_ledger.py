@@ -195,6 +195,22 @@ def test_compiled_convolutions_have_only_a_bound(name, bound):
         assert compile_ is found[0] and "saves about" in told
 
 
+@pytest.mark.parametrize(
+    ("modules", "said"),
+    [(("Net.encoder", "Net.encoder"), "Net.encoder"), (("Net.layers.0", "Net.layers.1"), "the model"), (("Net", "Net"), "the model")],
+)  # fmt: skip
+def test_compile_names_the_one_module_of_all_chains(modules, said):
+    adds = [dataclasses.replace(ADD, module=module) for module in modules]
+    of = dataclasses.replace(compiled(0), operators=(adds[0], MM, adds[1]))
+    later = [
+        dataclasses.replace(one, operator=2) if one.operator == 0 and one.start > 30 * US else one
+        for one in of.launches
+    ]
+    of = dataclasses.replace(of, launches=tuple(later))
+    texts = [one.text for one in next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)]
+    assert any(text.startswith(f"Compile {said} (torch.compile), which fuses 2 chains") for text in texts)
+
+
 def test_suggestions_loop_whose_cpu_stays_late_wants_graphs():
     small = dataclasses.replace(ADD, shapes=((1000,),) * 2, bytes_needed=12e3)
     launches = [launch(20 * n, 6, operator=1 if n == 2 else 0, call=(20 * n - 1) * US) for n in range(5)]

@@ -177,7 +177,7 @@ def test_step_is_predicted_for_another_gpu_and_never_as_measured(tmp_path, capsy
     path, runs = trace.write(tmp_path / "trace.json"), str(tmp_path / "runs")
     assert cli.main(["open", str(path), "--device", "h100", "--runs", runs]) == 0
     said = capsys.readouterr().out
-    assert "A step on NVIDIA H100 80GB HBM3 is predicted to be" in said
+    assert "A step on NVIDIA H100 80GB HBM3 is predicted to take" in said
     assert "each kernel keeps its distance from its roof" in said
     (folder,) = (tmp_path / "runs").iterdir()
     found = modelling.open_model(str(folder))
@@ -362,7 +362,7 @@ def test_library_is_suggested_with_a_recording_where_it_is_faster():
 
     ((kind, text),) = kinds(40e-6)
     assert kind == "library"
-    assert "layer_norm: it was recorded at 4096x1024-bf16" in text
+    assert "layer_norm, recorded at 4096x1024-bf16" in text
     assert kinds(5e-6) == []
 
 

@@ -112,8 +112,8 @@ def _graph(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
         first = f", after its {units.several(stops, 'stop')} below are gone" if stops else ""
         yield Suggestion(
             "graph",
-            f"Capture the step in a CUDA graph (torch.compile(mode='reduce-overhead') or torch.cuda.graph{first}): "
-            f"{units.several(launches, 'launch', 'launches')} wait for the CPU",
+            f"Capture the step, whose {units.several(launches, 'launch', 'launches')} wait for the CPU, in a CUDA graph "
+            f"(torch.compile(mode='reduce-overhead') or torch.cuda.graph{first})",
             saving,
             waits,
         )
@@ -136,7 +136,7 @@ def _stops(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
         at = f" at {where}" if where else ""
         yield Suggestion(
             "stop",
-            f"Move {what}{at} out of the step ({units.several(len(saved), 'time')}): the CPU waits there for the GPU, and then the GPU for the CPU",
+            f"Move {what}{at}, where the CPU and then the GPU waits, out of the step ({units.several(len(saved), 'time')})",
             min(sum(saved), waits),
             max(waits, 0.0),
         )
@@ -211,8 +211,8 @@ def _fusions(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
         where = found[0].site or place
         yield Suggestion(
             "fuse",
-            f"Fuse {_listed(names)}{f' in {where}' if where else ''}{' (backward)' if direction == BACKWARD else ''}"
-            f"{f', {len(found)} times' if len(found) > 1 else ''}: one kernel",
+            f"Fuse {_listed(names)} into one kernel{f' in {where}' if where else ''}{' (backward)' if direction == BACKWARD else ''}"
+            f"{f', {len(found)} times' if len(found) > 1 else ''}",
             sum(chain.saving for chain in found),
             sum(chain.time - chain.least for chain in found),
         )
@@ -224,14 +224,15 @@ def _compile(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
     if len(chains) < 2:
         return
     common = _common([chain.module for chain in chains])
-    place = common if "." in common else ""
+    # A list of modules is not called.
+    place = common if "." in common and any(operator.module == common for operator in step.operators) else ""
     shorter = sum(chain.saving for chain in chains)
     launches = sum(entry.launch.kind == KERNEL for entry in ledger.entries) - sum(
         chain.launches - 1 for chain in chains
     )
     waits = ledger.parts["cpu"] + ledger.parts["gaps"]
     late = min(max(_ENTER + launches * _CALL - (ledger.busy - shorter), 0.0), waits)
-    fuses = f"it fuses {len(chains)} chains of small kernels"
+    fuses = f"which fuses {len(chains)} chains of small kernels"
     # At most, small kernels outside of chains join products, odd products are padded, and convolutions reach their roofs.
     most = waits + sum(one.bound for one in _padding(step, ledger, device)) - sum(chain.least for chain in chains)
     for entry in ledger.entries:
@@ -240,13 +241,11 @@ def _compile(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
     convolved = sum(entry.share for entry in ledger.entries if _CONVOLUTION.search(step.operator(entry.launch).name))
     sure = convolved < _CONVOLVED * ledger.busy
     unsure = "" if sure else ", and makes convolutions faster or slower"
-    text = f"Compile {place or 'the model'} (torch.compile): {fuses}{unsure}"
+    text = f"Compile {place or 'the model'} (torch.compile), {fuses}{unsure}"
     yield Suggestion("compile", text, shorter + waits - late, most, place, sure)
     if late >= WORTH * ledger.step and _is_loop(step):
         saving = shorter + max(waits - launches * _IN_GRAPH, 0.0)
-        text = (
-            f"Compile the model with CUDA graphs (torch.compile(mode='reduce-overhead')): {fuses}, and the CPU is late"
-        )
+        text = f"Compile the model with CUDA graphs (torch.compile(mode='reduce-overhead')), {fuses} and ends waits for the CPU"
         yield Suggestion("graph", text, saving, most, sure=sure)
 
 
@@ -309,7 +308,7 @@ def _library(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
         known = found[0][2]
         yield Suggestion(
             "library",
-            f"Use Tilescope's {kernel}{' (backward)' if direction == BACKWARD else ''}: it was recorded at {known.workload} (run {known.run})",
+            f"Use Tilescope's {kernel}{' (backward)' if direction == BACKWARD else ''}, recorded at {known.workload} (run {known.run})",
             sum(saving for saving, _, _ in found),
             sum(bound for _, bound, _ in found),
             kernel,
@@ -342,8 +341,8 @@ def _optimizer(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestio
     saving = max(time - good, 0.0)
     yield Suggestion(
         "optimizer",
-        f"Give the optimizer fused=True: its {units.several(len(entries), 'launch', 'launches')} pass over the parameters about "
-        f"{_ADAM_PASSES} times, a fused step {_FUSED_PASSES} times",
+        f"Give the optimizer, whose {units.several(len(entries), 'launch', 'launches')} pass over the parameters about "
+        f"{_ADAM_PASSES} times instead of {_FUSED_PASSES}, fused=True",
         saving,
         time - floor + ledger.parts["cpu"] + ledger.parts["gaps"],
     )
@@ -371,8 +370,7 @@ def _tf32(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
         good += min(entry.share, max(operations / rate.value / _GOOD_PRODUCT, moved / usual, _PRODUCT_LEAST))
     yield Suggestion(
         "dtype",
-        f"Let {units.several(len(found), 'fp32 product')} use TF32 (torch.set_float32_matmul_precision('high')): they run "
-        "on the CUDA cores",
+        f"Let {units.several(len(found), 'fp32 product')} use TF32, not the CUDA cores (torch.set_float32_matmul_precision('high'))",
         time - good,
         time - least,
     )
@@ -429,7 +427,7 @@ def _copies(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
         at = f" at {where}" if where else ""
         yield Suggestion(
             "copy",
-            f"Avoid {what}{at} ({units.several(len(entries), 'time')}): it only copies, so read the other layout or write it at once",
+            f"Avoid {what}{at}, which only copies ({units.several(len(entries), 'time')}): read the other layout, or write it at once",
             time * 0.9,
             time,
         )

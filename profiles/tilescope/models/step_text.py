@@ -58,7 +58,7 @@ def bar(found: Ledger) -> str:
 def lines(step: Step, found: Ledger, device: Device) -> Iterator[str]:
     """The text of a step and its ledger without their table, line by line."""
     per_step = f" ({units.several(len(step.launches), 'launch', 'launches')})"
-    would = "is" if device.measured else f"on {device.name} is predicted to be"
+    would = "takes" if device.measured else f"on {device.name} is predicted to take"
     yield f"A step {would} {units.text(found.step, 'second')}{per_step}: {step.found or 'the step of a trace'}"
     yield sentence(found)
     yield bar(found)
