@@ -90,6 +90,30 @@ def test_renamed_kernel_is_compared_with_its_former_name(capsys, tmp_path):
     assert "add_v1 → v2" in out and "+100.0 %" in out and "-x = 1\n+x = 2" in out
 
 
+def test_kernels_renamed_together_are_paired_by_their_code():
+    texts = {"first": "x * 2", "second": "tl.exp(x) + tl.load(p)"}
+    old, new = (
+        two_kernels(
+            {
+                to: "".join(f"def {names[k]}(x, p):\n    return {code}\n" for k, code in texts.items())
+                for to in names.values()
+            }
+        )
+        for names in ({"first": "first", "second": "second"}, {"second": "aaa", "first": "zzz"})
+    )
+    assert renaming.renamed(old, new) == {"aaa": "second", "zzz": "first"}
+    rows = compare.compare(Side(old), Side(new))
+    assert list(versions.of_kernels(old, new, rows)).count("+def zzz(x, p):") == 1, "their file is shown once"
+
+
+def two_kernels(texts):
+    """A run of kernels that are all declared in one file, whose text each has."""
+    one = a_run(kernels={name: {} for name in texts})
+    found = store.LoadedRun(one.run, pd.concat([one.table.assign(kernel=name) for name in texts]), Path())
+    vars(found)["sources"] = {name: {"k.py": text} for name, text in texts.items()}
+    return found
+
+
 def test_command_doubts_runs_of_two_processes(capsys, tmp_path):
     sides = [str(written(a_run(factor), tmp_path)) for factor in (1.0, 1.3)]
     said = "the runs are from different processes"

@@ -114,6 +114,11 @@ def compare(baseline: Side, candidate: Side, kernel: str = "") -> pd.DataFrame:
     if not keys:
         raise CompareError(
             f"{baseline.name} and {candidate.name} have no case in common: they share no kernel and workload"
+            + (
+                ""
+                if candidate.kernel
+                else ": name a kernel of each, as RUN:KERNEL, to compare two with the same workloads"
+            )
         )
     fair = not obstacles(baseline, candidate)
     rows = [_row((baseline, *before[key]), (candidate, *after[key]), fair) for key in keys]

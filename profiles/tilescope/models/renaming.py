@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import difflib
 
 from tilescope.runs.store import LoadedRun
@@ -11,9 +13,10 @@ _OF_FILES, _LIBRARY = "recorded", "tilescope_kernels"
 
 
 def renamed(baseline: LoadedRun, candidate: LoadedRun) -> dict[str, str]:
-    """The candidate's new kernels, with the baseline's kernel that is gone and has the same cases, or the most similar of several.
+    """The candidate's new kernels, with the baseline's kernel that is gone and has the same cases.
 
-    Kernels of the library keep their names, and another tool's file has the functions of anything.
+    Where several have these cases, it is the one with the most similar code, else name. Kernels of the library keep their names,
+    and another tool's file has the functions of anything.
     """
     before, after = _problems(baseline), _problems(candidate)
     gone, new = (
@@ -23,9 +26,21 @@ def renamed(baseline: LoadedRun, candidate: LoadedRun) -> dict[str, str]:
     for name, problems in new.items():
         alike = [other for other, of in gone.items() if of == problems and other not in found.values()]
         only = len(alike) == 1 and list(new.values()).count(problems) == 1
-        if close := alike if only else difflib.get_close_matches(name, alike, n=1):
+        codes = {} if only else {_code(baseline, other): other for other in alike}
+        close = [codes[code] for code in difflib.get_close_matches(_code(candidate, name), codes, n=1)]
+        if close := alike if only else close or difflib.get_close_matches(name, alike, n=1):
             found[name] = close[0]
     return found
+
+
+def _code(loaded: LoadedRun, kernel: str) -> str:
+    """The text of the kernel's function without its name; empty where the run does not keep it."""
+    for text in loaded.sources.get(kernel, {}).values():
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError):
+            for node in ast.parse(text).body:
+                if isinstance(node, ast.FunctionDef) and node.name == kernel:
+                    return (ast.get_source_segment(text, node) or "").replace(kernel, "")
+    return ""
 
 
 def _problems(loaded: LoadedRun) -> dict[str, set[tuple[str, ...]]]:

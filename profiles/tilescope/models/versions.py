@@ -260,8 +260,10 @@ def conditions(use: Mapping[str, float], before: Mapping[str, float], pairs: Ite
 def of_kernels(baseline: LoadedRun, candidate: LoadedRun, rows: pd.DataFrame) -> Iterator[str]:
     """``difference`` of the sources of each pair of kernels in the ``rows`` of ``compare.compare``.
 
-    Files of other names are paired where each side has one of them. Declarations that Tilescope wrote are left out.
+    Files of other names are paired where each side has one of them, and shown once for all kernels in them. Declarations that
+    Tilescope wrote are left out.
     """
+    shown = list[tuple[dict[str, str], dict[str, str]]]()
     for kernel, before in rows[["kernel", "baseline_kernel"]].drop_duplicates().itertuples(index=False, name=None):
         old, new = (
             {name: text for name, text in side.sources.get(of, {}).items() if name != SPEC_FILE}
@@ -270,7 +272,9 @@ def of_kernels(baseline: LoadedRun, candidate: LoadedRun, rows: pd.DataFrame) ->
         alone = [[name for name in one if name not in other] for one, other in ((old, new), (new, old))]
         if list(map(len, alone)) == [1, 1]:
             old[alone[1][0]] = old.pop(alone[0][0])
-        yield from difference(old, new) if old and new else ()
+        if old and new and (old, new) not in shown:
+            shown.append((old, new))
+            yield from difference(old, new)
 
 
 def difference(baseline: Mapping[str, str], candidate: Mapping[str, str]) -> Iterator[str]:
