@@ -72,7 +72,7 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"tilescope {VERSION}")
     subparsers = top.add_subparsers(
-        required=True, metavar="COMMAND", dest="command", parser_class=_Parser, help=argparse.SUPPRESS
+        prog=top.prog, required=True, metavar="COMMAND", dest="command", parser_class=_Parser, help=argparse.SUPPRESS
     )
     listed, modules = _Listed(subparsers), COMMANDS | {name: name for name in RECORDINGS}
     for module in [modules[command]] if command in modules else modules.values():

@@ -159,7 +159,9 @@ def test_a_prediction_says_so_and_has_no_time(runs: Path) -> None:
 def test_report_warns_of_partial_runs(tmp_path: Path, synthetic: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "changed_kernels", lambda loaded: ["softmax"])
     loaded = bare(tmp_path, synthetic, ("softmax",)).loaded
-    report = build([Side(replace(loaded, run=replace(loaded.run, complete=False)))])
+    absent = replace(loaded.run.device, measured=False)
+    report = build([Side(replace(loaded, run=replace(loaded.run, complete=False, device=absent)))])
+    assert dict(report.runs[0].environment)["device"].endswith(", predicted)")
     for text in (visible(html(report)), markdown.markdown(report)):
         assert "Changed since this run: softmax." in text
         assert "not complete" in text

@@ -38,6 +38,21 @@ def zeroed_by_one_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def shares_kernel(x_ptr, part_ptr, out_ptr, PROGRAMS: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at)
+    tl.store(part_ptr + tl.program_id(0), tl.sum(x, axis=0))  # a race
+    tl.store(out_ptr + at, x / tl.sum(tl.load(part_ptr + tl.arange(0, PROGRAMS)), axis=0))
+
+
+@triton.jit
+def last_clears_kernel(x_ptr, out_ptr):
+    tl.store(out_ptr + tl.program_id(0), tl.load(x_ptr))
+    if tl.program_id(0) == tl.num_programs(0) - 1:
+        tl.store(x_ptr, 0.0)  # a race
+
+
+@triton.jit
 def atomic_total_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.atomic_add(out_ptr, tl.sum(tl.load(x_ptr + at, mask=at < n, other=0.0), axis=0))

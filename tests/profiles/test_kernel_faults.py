@@ -52,6 +52,10 @@ RACES = {
     ),
     "a store to what another read": (lambda: faulty.shifted_in_place_kernel[(4,)](numbers(256), 256, 64), "4 programs", "12 bytes of x_ptr"),
     "an atomic beside a store": (lambda: faulty.zeroed_by_one_kernel[(4,)](numbers(256), cells(1), 64), "atomics", "4 bytes of out_ptr"),
+    "sums of programs that may not have run": (
+        lambda: faulty.shares_kernel[(8,)](numbers(1024), cells(8), cells(1024), 8, 128), "8 programs", "32 bytes of part_ptr",
+    ),
+    "a store after many loads": (lambda: faulty.last_clears_kernel[(8,)](cells(1, 1.0), cells(8)), "at least 2 programs", "4 bytes of x_ptr"),
 }  # fmt: skip
 
 

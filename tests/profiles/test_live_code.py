@@ -105,6 +105,21 @@ def test_script_that_moves_away_leaves_folder_and_environment(tmp_path, kept, mo
     assert os.environ["TRITON_DEBUG"] == "0" and os.environ.pop("NEW") == "1"
 
 
+LEFT = "import warnings; torch.set_default_device('cuda'); warnings.simplefilter('error'); sys.stderr.close(); sys.stdout = None"
+
+
+@pytest.mark.parametrize(("left", "said"), [
+    (LEFT, ""),
+    ("import os; os.environ['TRITON_CACHE_DIR'] = '/proc/no'", "tilescope: Triton's cache /proc/no cannot be written ("),
+])  # fmt: skip
+def test_settings_that_a_script_leaves_end_with_it(forked, tmp_path, capfd, left, said):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.replace("sys.exit(", f"{left}; sys.exit("))
+    assert cli.main(["profile", "--collect", "interpreter", str(script), "--n", "50"]) == (2 if said else 0)
+    told = capfd.readouterr().err
+    assert told.startswith(said) and "Traceback" not in told and "lost sys.stderr" not in told
+
+
 IN_A_THREAD = "import threading; threading.Timer(0.3, os._exit, [3]).start(); threading.Event().wait()"
 
 

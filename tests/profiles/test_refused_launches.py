@@ -82,6 +82,15 @@ def test_refused_launches_are_the_first_findings(tmp_path):
         assert fault.rule == "cannot-launch" and fault.remedy == cure
 
 
+def test_refused_grid_is_not_interpreted():
+    with Capture("sm_90") as capture:
+        touched((1, 65_536), 1)
+    assert "counted" not in capture.records[0].data
+    assert capture.notes[0].endswith(
+        "65,536 blocks in y, and CUDA allows 65,535: use the grid's first dimension for it"
+    )
+
+
 def test_launches_within_the_limits_have_no_fault(tmp_path):
     assert profiled(FINE.values(), tmp_path) == ([], len(FINE))
 

@@ -100,7 +100,7 @@ def _environment(loaded: LoadedRun) -> Iterator[tuple[str, str]]:
     yield "started", run.started
     # Another tool's file leaves unknown facts of its GPU at 0.
     count = f"{device.multiprocessors} SMs" if device.multiprocessors else ""
-    known = ", ".join(filter(None, [device.target, count]))
+    known = ", ".join(filter(None, [device.target, count, "" if device.measured else "predicted"]))
     yield "device", f"{device.name} ({known})" if known else device.name
     sizes = {"": device.memory_bytes, "L2 ": device.l2_bytes}
     if any(sizes.values()):

@@ -7,6 +7,7 @@ found in ``captures``.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from tilescope.collectors.code_values import Code
 from tilescope.execution import kernel_syntax
 from tilescope.interpreter import accesses, arguments
-from tilescope.interpreter.evidence import Evidence
-from tilescope.interpreter.races import ADDED, AFTER_STORE, EQUAL, EQUAL_LANES, LANES, READS, STORES, Races
+from tilescope.interpreter.evidence import Evidence, Touched
+from tilescope.interpreter.races import ADDED, AFTER_STORE, EQUAL, EQUAL_LANES, LANES, READS, SEVERAL, STORES, Races
 from tilescope.table import units
 from tilescope.table.kernel_faults import Fault
 
@@ -88,7 +89,7 @@ def races(subject: Subject) -> Iterator[Fault]:
     """Accesses of several programs to the same bytes in any order. A load and a store of the same bytes are one race."""
     told = set()
     ordered = sorted(subject.seen.races.items(), key=lambda item: (item[0][0] != STORES, item[0][1]))
-    for (kind, line, _), found in ordered:
+    for (kind, line, place), found in ordered:
         if kind in _BY_VALUE and not _BY_VALUE[kind](subject.launch.function.fn, line):
             continue
         if (
@@ -96,15 +97,23 @@ def races(subject: Subject) -> Iterator[Fault]:
             and subject.launch.constants.get("num_warps", subject.launch.config.get("num_warps")) == 1
         ):
             continue
-        touched = accesses.merged(found.ranges)
-        tensor = arguments.named(subject.launch.arguments, int(touched.starts[0]))
+        tensor = arguments.named(subject.launch.arguments, int(accesses.merged(found.ranges).starts[0]))
         if kind in _RACES and tensor not in told:
             what, remedy = _RACES[kind]
-            # Earlier programs are known by their marks, and most are among the later ones.
-            programs = len(found.programs) + len(found.others - found.marks)
-            what = what.format(units.several(programs, "program"), units.several(touched.bytes, "byte"), tensor)
+            for (also, _, where), more in ordered if kind == READS else ():
+                if (also, where) == (kind, place) and more is not found:
+                    found.merge(more)
+            touched = accesses.merged(found.ranges)
+            what = what.format(_programs(subject, found), units.several(touched.bytes, "byte"), tensor)
             told.add(tensor)
             yield Fault(line, what, remedy, wrong=kind != AFTER_STORE)
+
+
+def _programs(subject: Subject, found: Touched) -> str:
+    """The number of programs of a race. Earlier ones are known by their marks, and most are among the later ones."""
+    count = len(found.programs) + len(found.others - found.marks - {SEVERAL})
+    least = SEVERAL in found.others and count < math.prod(subject.launch.grid)
+    return f"at least {max(count, 2):,} programs" if least else units.several(count, "program")
 
 
 def contended_atomics(subject: Subject) -> Iterator[Fault]:

@@ -155,7 +155,11 @@ def assumed(target: str, place: str = "cpu", tensors: bool | None = None) -> Ite
         smi = assumed_smi.on_path(found.answers) if found.tensors else contextlib.nullcontext()
         with assumed_tensors.replaced(found._replacements()), found.in_this_thread(), smi:
             driver.set_active(offline.OfflineDriver(target, found.answers))
-            yield found
+            try:
+                yield found
+            finally:
+                if found.tensors and torch.get_default_device().type == "cuda":
+                    torch.set_default_device(None)
     finally:
         driver._active = before
         found.active = False

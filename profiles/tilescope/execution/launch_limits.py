@@ -15,10 +15,10 @@ GRID = (2**31 - 1, 65_535, 65_535)
 THREADS = 1024
 
 
-def refusal(grid: Sequence[int], threads: int, metadata: Any) -> str:
+def refusal(grid: Sequence[int], threads: int = 0, metadata: Any = None) -> str:
     """Why a launch of this grid and of so many threads a block is refused, with the cure; empty where it is not.
 
-    ``metadata`` is the compiled kernel's.
+    ``metadata`` is the compiled kernel's, if it is compiled.
     """
     blocks = (grid[0] * getattr(metadata, "num_ctas", 1), *grid[1:])
     for name, count, most in zip("xyz", blocks, GRID, strict=True):

@@ -157,7 +157,10 @@ class Footprint:
         """Marks ranges of an allocation; without ``over`` only bytes that have no mark."""
         self.used.add(index)
         for marks, place in pieces(self._touched[index], within):
-            marks[place] = value if over else np.where(marks[place] == 0, np.uint8(value), marks[place])
+            if over or not marks[place].max(initial=0):
+                marks[place] = value
+            elif not marks[place].min(initial=255):
+                marks[place] = np.where(marks[place] == 0, np.uint8(value), marks[place])
 
     def marks(self, index: int) -> Marks:
         """The marks of an allocation, a number for each of its bytes."""

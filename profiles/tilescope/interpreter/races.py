@@ -28,8 +28,10 @@ AFTER_STORE = "no-barrier"
 #: Stores of equal values by programs that have read different bytes or by lanes of one store, and stores of unknown values.
 EQUAL, EQUAL_LANES, UNDECIDED = "equal-stores", "equal-lanes", "undecided-race"
 #: Marks of bytes that atomics changed, and of bytes that several programs read. Others are those of one program.
-_ATOMIC, _SEVERAL = 254, 255
+_ATOMIC, SEVERAL = 254, 255
 _PROGRAMS = 253
+#: Bytes that are looked at together: pages without a mark take no memory.
+_AT_ONCE = 1 << 20
 #: The last stores of a program that are kept.
 _KEPT = 32
 
@@ -51,14 +53,13 @@ class Elements:
 
 @dataclass
 class Program:
-    """A program that is interpreted. ``reads`` are the bytes that it has read, ``fresh`` says whether it began a load where none had read.
+    """A program that is interpreted. ``fresh`` says whether it began a load where none had read.
 
     It ``adds`` after its first atomic, and is ``synchronized`` after the first operation that may have waited for others. ``stores`` are
     its stores since the last barrier, with the ranges of their bytes.
     """
 
     number: int = 0
-    reads: list[Runs] = field(default_factory=list)
     synchronized: bool = False
     adds: bool = False
     fresh: bool = False
@@ -106,11 +107,10 @@ class Races:
 
     def reads(self, found: Runs, by: Program) -> list[Race]:
         """Notes a load. Returns a race where other programs stored the bytes."""
-        by.reads.append(found)
         races = []
         for index, within in self.read.placed(found):
             by.fresh = by.fresh or not self.read.marks(index)[within.starts[0]]
-            self.read.mark(index, within)
+            self.read.mark(index, within, by.mark, over=False)
             if index not in self.written.used:
                 continue
             self._mark_readers(index, within, by)
@@ -186,7 +186,7 @@ class Races:
                 races += self._contested(ADDED, index, self.written.marks(index), within, {by.mark, _ATOMIC})
             if floating:
                 self.overwritten.add(index)
-            self.read.mark(index, within)
+            self.read.mark(index, within, by.mark, over=False)
             self.written.mark(index, within, _ATOMIC, over=False)
         by.adds = True
         return races
@@ -200,21 +200,20 @@ class Races:
         )
 
     def _first_store(self, index: int, by: Program) -> None:
-        """Makes the marks of readers. Who read what is known of the current program only."""
-        readers = self._readers[index] = shared(self.read.marks(index).size)
-        np.multiply(self.read.marks(index), _SEVERAL, out=readers)
-        for found in by.reads:
-            for place, within in self.read.placed(found):
-                if place == index:
-                    for marks, where in pieces(readers, within):
-                        marks[where] = by.mark
+        """Makes the marks of readers. Only the first reader is known: the current program, or there may be several."""
+        first = self.read.marks(index)
+        readers = self._readers[index] = shared(first.size)
+        for start in range(0, first.size, _AT_ONCE):
+            if (part := first[start : start + _AT_ONCE]).any():
+                own = np.where(part == by.mark, np.uint8(by.mark), np.uint8(SEVERAL))
+                readers[start : start + _AT_ONCE] = np.where(part == 0, np.uint8(0), own)
 
     def _mark_readers(self, index: int, within: Runs, by: Program) -> None:
         if index not in self._readers:
             self._readers[index] = shared(self.read.marks(index).size)
         for marks, where in pieces(self._readers[index], within):
             before = marks[where]
-            marks[where] = np.where((before == 0) | (before == by.mark), np.uint8(by.mark), np.uint8(_SEVERAL))
+            marks[where] = np.where((before == 0) | (before == by.mark), np.uint8(by.mark), np.uint8(SEVERAL))
 
     def _contested(self, kind: str, index: int, marks: Marks, within: Runs, mine: set[int]) -> list[Race]:
         """The race on those bytes whose marks are neither 0 nor ``mine``; empty without any."""

@@ -112,6 +112,7 @@ def serve(job: Mapping[str, Any], emit: Callable[[Mapping[str, Any]], None]) -> 
     finally:
         texts = {str(path): path.read_text(errors="replace") for path in own_files(before, job["script"])}
         emit({"event": "files", "texts": texts})
+    triton_cache.check()  # the script may have named another folder
     emit({"event": "captured", "job": asked.to_json(), "ended": ended, "folder": str(capture.written)})
     del capture
     gc.collect()

@@ -12,6 +12,7 @@ import threading
 import tokenize
 import traceback
 import types
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -152,7 +153,8 @@ def _no_way_out() -> Iterator[list[int]]:
 def _as_main(file: Path, arguments: Sequence[str]) -> Iterator[types.ModuleType]:
     """Installs a module as ``__main__``, with the script's arguments and its folder on ``sys.path``; yields it.
 
-    Afterwards the current folder is as before, and so are variables of the environment that the script removed.
+    Afterwards the current folder and the filters of warnings are as before, and so are variables of the environment that the script
+    removed.
     """
     module = types.ModuleType("__main__")
     module.__file__ = str(file)
@@ -161,7 +163,8 @@ def _as_main(file: Path, arguments: Sequence[str]) -> Iterator[types.ModuleType]
     sys.modules["__main__"], sys.argv = module, [str(file), *arguments]
     sys.path.insert(0, str(file.resolve().parent))
     try:
-        yield module
+        with warnings.catch_warnings():
+            yield module
     finally:
         sys.modules["__main__"], sys.argv, sys.path[:] = before
         os.chdir(folder)

@@ -6,7 +6,6 @@ times of the choice.
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
 from tilescope.table.schema import CASE_COLUMNS
@@ -14,8 +13,6 @@ from tilescope.table.units import several
 
 #: Resources of a launch by which configs differ, and the sources that see launches on a GPU.
 _RESOURCES, _ON_GPU = ("block_threads", "shared_memory", "registers"), ("torch_profiler", "cupti", "ncu")
-#: Registers are allocated in steps: ptxas names fewer for some launches.
-_STEP = 8
 #: Cases that a note names.
 _MOST = 3
 
@@ -41,12 +38,8 @@ def _by_resources(table: pd.DataFrame) -> pd.DataFrame:
     rows = table[
         table["metric"].isin(_RESOURCES) & table["source"].isin(("compiler", *_ON_GPU)) & table["launch"].notna()
     ]
-    steps = _STEP * np.ceil(rows["value"] / _STEP)
-    rows = rows.assign(
-        value=rows["value"].where(rows["metric"] != "registers", steps), compiled=rows["source"].eq("compiler")
-    )
     key = [*CASE_COLUMNS, "function", "metric"]
-    each = rows[[*key, "compiled", "value"]].drop_duplicates()
+    each = rows.assign(compiled=rows["source"].eq("compiler"))[[*key, "compiled", "value"]].drop_duplicates()
     on_both = each.groupby(key)["compiled"].transform("nunique").eq(2)
     apart = each[on_both].drop_duplicates([*key, "value"], keep=False)
     return apart[CASE_COLUMNS].drop_duplicates()

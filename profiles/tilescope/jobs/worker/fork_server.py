@@ -299,8 +299,9 @@ def main(arguments: list[str]) -> int:
     from tilescope.jobs.worker import main as worker  # noqa: PLC0415 - as a worker does, once it is one
 
     status = worker.main([job])
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):  # a script may have closed it
+            stream.flush()
     # Skips the clean-up of torch and the driver, as a cold worker does.
     os._exit(status)
 
