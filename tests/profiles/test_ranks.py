@@ -11,14 +11,14 @@ from tilescope.notebook import opening
 US = 1e-6
 
 
-def trace(path, rank, late, *, named=True, calls=8, clock=0.0):
+def trace(path, rank, late, *, named=True, calls=8, clock=0.0, gemm=40):
     """A rank whose all-reduces of 20 µs begin every 100 µs, ``late(call)`` µs late; both ranks end together. Clocks differ."""
     events = []
     for call in range(calls):
         start = clock + 1000 + 100 * call
         args = {"Collective name": "allreduce", "Process Group Description": "default_pg", "In msg nelems": 1024}
         events += [
-            {"ph": "X", "cat": "kernel", "name": "gemm", "ts": start - 50, "dur": 40, "args": {"stream": 7, "grid": [1, 1, 1], "block": [32, 1, 1]}},
+            {"ph": "X", "cat": "kernel", "name": "gemm", "ts": start - 10 - gemm, "dur": gemm, "args": {"stream": 7, "grid": [1, 1, 1], "block": [32, 1, 1]}},
             {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "ts": start + late(call),
              "dur": 50 - late(call), "args": args | {"stream": 9}},
         ]  # fmt: skip
@@ -37,9 +37,19 @@ def test_ranks_late_rank_is_found_and_its_wait_measured(tmp_path, capsys):
     first = (
         "Rank 0 waits 240 µs for rank 1, which comes last in 8 of 8 collectives: 43 % of the time in them is waiting"
     )
-    assert said.startswith(first)
+    assert said.startswith(
+        f"{first} for the last rank\nRank 1 runs no kernel much longer than rank 0: its CPU or its data is late\n"
+    )
     assert "communication" in said and "no problem found" not in said
     assert said.count(f"note: {first}") == 2
+
+
+def test_ranks_kernel_that_makes_one_late_is_named(tmp_path):
+    files = [
+        trace(tmp_path / f"rank{rank}.json", rank, lambda call, rank=rank: 30 * rank, gemm=40 + 30 * rank)
+        for rank in range(2)
+    ]
+    assert ranks.sentences(opening.skew_of(files))[1] == "Rank 1 runs gemm for 240 µs longer than rank 0"
 
 
 @pytest.mark.parametrize(

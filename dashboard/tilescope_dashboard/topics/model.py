@@ -79,7 +79,7 @@ def sentence(model: Model | None) -> Sentence:
     found = model.ledger
     takes = "takes" if model.measured else "is predicted to take"
     title = f"A step {takes} {write(found.step, 'second')}"
-    if found.parts["floor"] + found.parts["above"] > found.parts["unknown"]:
+    if found.floored:
         title += f", {write(found.parts['floor'] / found.step, 'ratio')} of it at the roofs"
     return Sentence(title, f"{model.found[:1].upper()}{model.found[1:]}: {step_text.sentence(found)}.")
 

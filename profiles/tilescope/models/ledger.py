@@ -103,6 +103,11 @@ class Ledger:
         return self.total / self.step - 1 if self.step else 0.0
 
     @property
+    def floored(self) -> bool:
+        """Whether most of the kernels' time has a floor, so that its share at the roofs means something."""
+        return self.parts["floor"] + self.parts["above"] > self.parts["unknown"]
+
+    @property
     def busy(self) -> float:
         """The time in which the GPU ran something."""
         return sum(entry.share for entry in self.entries)

@@ -92,8 +92,10 @@ def already_good(ledger: Ledger, found: Sequence[Suggestion]) -> str:
         return ""
     least = units.text(WORTH, "ratio", 2)
     nothing = f"No change that Tilescope knows would save {least} of this step"
-    if not any(entry.floor for entry in ledger.entries):
-        return f"{nothing}; no floor is known: CUDA graphs and traces without record_shapes=True have none."
+    if not ledger.floored:
+        return (
+            f"{nothing}; most kernels have no known floor, as in CUDA graphs and in traces without record_shapes=True."
+        )
     share = ledger.parts["floor"] / ledger.step if ledger.step else 0.0
     reached = f"{units.text(share, 'ratio', 2)} of the step is at the roofs"
     if share >= _ALREADY:

@@ -16,6 +16,8 @@ from tilescope.table.rank import Call, Rank
 
 #: The share of the time in collectives from which waiting is worth a word, and the share of collectives in which one rank comes last.
 _WORTH, _MOSTLY = 0.1, 0.75
+#: The share of a wait from which a kernel that takes longer explains it.
+_CAUSE = 0.25
 _ROWS = 10
 
 
@@ -87,6 +89,7 @@ def sentences(skew: Skew) -> list[str]:
             f"Rank {first} waits {units.text(most, 'second')}{also} for rank {late}, which comes last in {times} of {several}: "
             + waits.format("them")
         ]
+        found.append(_cause(skew.ranks[place], next(rank for rank in skew.ranks if rank.number == first), most))
     elif share >= _WORTH:
         found = [f"Ranks wait for each other in turns: {waits.format(several)}"]
     else:
@@ -94,6 +97,15 @@ def sentences(skew: Skew) -> list[str]:
     if skew.unmatched:
         found.append(f"{units.several(skew.unmatched, 'call')} without a counterpart on every rank are left out")
     return found
+
+
+def _cause(late: Rank, early: Rank, waited: float) -> str:
+    """What the late rank does beyond the one that waits longest for it."""
+    longer = {name: seconds - early.kernels.get(name, 0.0) for name, seconds in late.kernels.items()}
+    name = max(longer, key=longer.__getitem__, default="")
+    if not name or longer[name] < _CAUSE * waited:
+        return f"Rank {late.number} runs no kernel much longer than rank {early.number}: its CPU or its data is late"
+    return f"Rank {late.number} runs {name} for {units.text(longer[name], 'second')} longer than rank {early.number}"
 
 
 def table(skew: Skew) -> str:

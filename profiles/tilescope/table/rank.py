@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
@@ -23,8 +24,9 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class Rank:
-    """A rank with its collectives in order. ``file`` is the trace's name."""
+    """A rank with its collectives in order. ``file`` is the trace's name, ``kernels`` maps names of other kernels to their seconds."""
 
     number: int
     file: str
     calls: tuple[Call, ...]
+    kernels: Mapping[str, float] = field(default_factory=dict)

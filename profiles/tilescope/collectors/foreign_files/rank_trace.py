@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -30,31 +31,35 @@ class _Event(Event, gc=False):
 
 @bounded_reading.parser
 def read(path: Path) -> Rank:
-    """The rank's collectives in the order of their starts. Where the trace does not name its rank, the last number of the file's name does."""
-    calls, number = list[Call](), None
+    """The rank's kernels, collectives in the order of their starts. Where the trace does not name its rank, the last number of the file's name does."""
+    calls, kernels, number = list[Call](), defaultdict[str, float](float), None
     for member, value in json_stream.members(bounded_reading.chunks(path), EVENTS, _Event):
         if member == _INFO and isinstance(value, dict):
             number = contents.number(value.get("rank"))
         elif member == EVENTS:
-            calls += [call for event in value if event is not None and (call := _call(event))]
+            for event in value:
+                if (
+                    event is None
+                    or event.ph != "X"
+                    or event.cat.lower() != "kernel"
+                    or event.ts is None
+                    or event.dur is None
+                ):
+                    continue
+                name = event.name if isinstance(event.name, str) else ""
+                if is_collective(name):
+                    calls.append(_call(event, name, event.ts, event.dur))
+                else:
+                    kernels[contents.name(name)] += event.dur * 1e-6
     if number is None:
         named = _NUMBER.findall(path.name.partition(".")[0])
         number = float(named[-1]) if named else 0.0
-    return Rank(int(number), path.name, tuple(sorted(calls, key=lambda call: call.start)))
+    return Rank(int(number), path.name, tuple(sorted(calls, key=lambda call: call.start)), kernels)
 
 
-def _call(event: _Event) -> Call | None:
-    name = event.name if isinstance(event.name, str) else ""
-    if (
-        event.ph != "X"
-        or event.cat.lower() != "kernel"
-        or event.ts is None
-        or event.dur is None
-        or not is_collective(name)
-    ):
-        return None
+def _call(event: _Event, name: str, start: float, duration: float) -> Call:
     arguments = event.args or _Arguments()
     of = (contents.text(one, 60) for one in (arguments.collective, arguments.group))
     what, group = (text if text != "None" else "" for text in of)
     elements = contents.number(arguments.elements)
-    return Call(what or contents.name(name), group, event.ts * 1e-6, event.dur * 1e-6, elements)
+    return Call(what or contents.name(name), group, start * 1e-6, duration * 1e-6, elements)
