@@ -46,8 +46,8 @@ docs: setup ## Build the documentation and the gallery into docs/_build
 wheel: setup ## Build the wheel into dist, and use it outside of the checkout
 	$(BIN)/python .ci/release.py
 
-release: setup ## Walk the steps of a release (VERSION=0.2.0): version, changelog, recordings, wheel, site
-	$(BIN)/python .ci/release.py $(or $(VERSION),$(error give VERSION=0.2.0))
+release: setup ## Walk the steps of a release (VERSION=0.2.0, once URL=https://…): version, changelog, recordings, wheel, site
+	$(BIN)/python .ci/release.py $(or $(VERSION),$(error give VERSION=0.2.0)) $(URL)
 
 browser: setup ## Run the browser tests alone
 	$(BIN)/python -m pytest -m browser

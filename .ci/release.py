@@ -1,6 +1,6 @@
-"""Walks the steps of a release: version, changelog, recordings, wheel, site. 'make release VERSION=0.2.0' runs it.
+"""Walks the steps of a release: address, version, changelog, recordings, wheel, site. 'make release VERSION=0.2.0' runs it.
 
-It changes the version and the changelog, and builds into dist. It commits, tags and uploads nothing: the last lines say how.
+It changes the version, the changelog and, with URL=https://…, the project's address, and builds into dist. It commits, tags and uploads nothing: the last lines say how.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +34,16 @@ def check_version(version: str, known: str) -> None:
     """Raises ValueError unless the version is the code's, which was not released, or a later one."""
     if numbers(version) < numbers(known):
         raise ValueError(f"{version} is older than {known}, the version of the code")
+
+
+def addressed(project: str, url: str) -> str:
+    """The text of pyproject.toml with the project's address. Raises ValueError where neither it nor ``url`` has one."""
+    known = tomllib.loads(project)["project"]["urls"]["Source"]
+    if not url.startswith("https://") and (url or ".invalid/" in known):
+        raise ValueError(
+            "links in the wheel lead nowhere: give the project's address once, as in URL=https://github.com/you/tilescope"
+        )
+    return project.replace(known, url.rstrip("/") or known)
 
 
 def known_version() -> str:
@@ -70,23 +81,26 @@ def run(*command: str, **settings: object) -> None:
     subprocess.run(command, check=True, **{"cwd": ROOT, **settings})  # type: ignore[call-overload]
 
 
-def steps(version: str, dist: Path) -> Iterator[str]:
+def replace(file: Path, old: str, new: str) -> None:
+    file.write_text(file.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+
+
+def steps(version: str, url: str, dist: Path) -> Iterator[str]:
     """Each step of the release, and what it found."""
     known = known_version()
     check_version(version, known)
     if subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, check=True).stdout:
         raise ValueError("files have changes that are not committed: commit or stash them")
     yield "clean checkout"
+    project = ROOT / "pyproject.toml"
+    text = project.read_text(encoding="utf-8")
+    project.write_text(addressed(text, url), encoding="utf-8")
+    yield "the project's address, for links in the wheel"
     made_at = commits(store.recorded_dir())
     yield f"recordings of {len(made_at)} commits" + (": 'make record' makes them anew" if len(made_at) > 1 else "")
-    VERSION_FILE.write_text(
-        VERSION_FILE.read_text(encoding="utf-8").replace(f'"{known}"', f'"{version}"'), encoding="utf-8"
-    )
+    replace(VERSION_FILE, f'"{known}"', f'"{version}"')
     run(sys.executable, "-m", "towncrier", "build", "--yes", "--version", version)
-    cited = ROOT / "CITATION.cff"
-    cited.write_text(
-        cited.read_text(encoding="utf-8").replace(f"version: {known}", f"version: {version}"), encoding="utf-8"
-    )
+    replace(ROOT / "CITATION.cff", f"version: {known}", f"version: {version}")
     yield f"version {version}, and CHANGELOG.md from the fragments"
     dist.mkdir(exist_ok=True)
     made = wheel(dist)
@@ -100,6 +114,7 @@ def main() -> int:
     parser.add_argument(
         "version", nargs="?", default="", help="the version to release; without one, only the wheel is made"
     )
+    parser.add_argument("url", nargs="?", default="", help="where the project is (kept from one release to the next)")
     chosen = parser.parse_args()
     dist = ROOT / "dist"
     try:
@@ -107,7 +122,7 @@ def main() -> int:
             dist.mkdir(exist_ok=True)
             print(wheel(dist))
             return 0
-        for done in steps(chosen.version, dist):
+        for done in steps(chosen.version, chosen.url, dist):
             print(f"ok  {done}", flush=True)
     except (ValueError, subprocess.CalledProcessError) as error:
         print(f"--  {error}", file=sys.stderr)

@@ -75,13 +75,14 @@ def test_every_path_that_a_document_names_is_there() -> None:
         assert not missing, f"{document}: {missing}"
 
 
-def test_readme_on_an_index_page_has_no_dead_link() -> None:
-    """An index has no file beside the README: the wheel's copy keeps the texts of links to files, and no picture."""
+def test_readme_on_an_index_page_has_absolute_links() -> None:
+    """An index has no file beside the README: the links of the wheel's copy lead to the release's tag."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(readme.splitlines()) <= 90
-    hooks = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["metadata"]["hooks"]
-    shown = readme
-    for change in hooks["fancy-pypi-readme"]["substitutions"]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    shown, source = readme, project["project"]["urls"]["Source"]
+    for change in project["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]:
         shown = re.sub(change["pattern"], change["replacement"], shown)
-    assert len(re.findall(r"\]\((?!https?://)", readme)) > 5
-    assert not re.findall(r"!\[|\]\((?!https?://)", shown) and "- Documentation, which" in shown
+    links = re.findall(r"\]\(([^)]*)\)", shown)
+    assert len(links) > 8 and all(link.startswith(f"{source}/") for link in links), links
+    assert all(url.startswith(source) for url in project["project"]["urls"].values())

@@ -14,6 +14,8 @@ from tilescope import cli
 ROOT = Path(__file__).resolve().parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+SOURCE = PYPROJECT["project"]["urls"]["Source"]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,7 @@ def test_workflow_runs_what_is_there(file: Path) -> None:
 def test_matrix_begins_at_the_least_versions_and_tests_each_python() -> None:
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8"))
     matrix = workflow["jobs"]["versions"]["strategy"]["matrix"]["include"]
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = PYPROJECT["project"]
     assert project["requires-python"] == f">={matrix[0]['python']}"
     for name in ("torch", "triton"):
         (least,) = (text for text in project["dependencies"] if text.startswith(f"{name}>="))
@@ -70,6 +72,15 @@ def test_release_refuses_older_and_malformed_versions(release: dict[str, Any]) -
         release["check_version"]("0.1.9", "0.2.0")
     with pytest.raises(ValueError, match="is no version: give three numbers"):
         release["check_version"]("v0.2", "0.1.0")
+
+
+def test_release_writes_the_address_of_the_project(release: dict[str, Any]) -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8").replace(SOURCE, "https://github.invalid/a/b")
+    with pytest.raises(ValueError, match="give the project's address once"):
+        release["addressed"](text, "")
+    found = release["addressed"](text, "https://forge.example/one/two/")
+    assert "github.invalid" not in found and found.count("https://forge.example/one/two/") > 3
+    assert release["addressed"](found, "") == found
 
 
 def test_release_names_the_commits_of_recordings(release: dict[str, Any]) -> None:
