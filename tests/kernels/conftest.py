@@ -49,8 +49,12 @@ def batch():
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         environment |= {"TRITON_INTERPRET": "1"} if interpreted else {}
         environment.pop("TILESCOPE_USE_TRITON", None)
-        # NumPy warns of the NaN and infinity that these kernels are meant to produce, and of how triton 3.6 uses it.
-        ignored = ("ignore::RuntimeWarning", "ignore:Conversion of an array:DeprecationWarning")
+        # NumPy warns of the NaN and infinity that these kernels are meant to produce, and of how triton 3.6 uses it. PyTorch 2.15 warns
+        # in its check of operators.
+        ignored = (
+            "ignore::RuntimeWarning", "ignore:Conversion of an array:DeprecationWarning",
+            "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning",
+        )  # fmt: skip
         warnings = [part for rule in ("error", *ignored) for part in ("-W", rule)]
         if interpreted not in hosts:
             hosts[interpreted] = Host([sys.executable, *warnings, str(HERE / "run_forked.py")], environment)

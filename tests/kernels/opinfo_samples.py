@@ -1,5 +1,6 @@
 """PyTorch's own samples of its functions (OpInfo), given to this library's, on any device."""
 
+import math
 import sys
 import unittest
 from types import SimpleNamespace
@@ -26,7 +27,7 @@ def _softmax(x, dim, dtype=None):
 
 
 def _linear(x, weight, bias=None):
-    y = matmul(x.reshape(-1, weight.shape[1]), weight.mT)
+    y = matmul(x.reshape(math.prod(x.shape[:-1]), weight.shape[1]), weight.mT)
     y = y.reshape(*x.shape[:-1], weight.shape[0])
     return y if bias is None else y + bias
 
