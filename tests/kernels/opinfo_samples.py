@@ -27,8 +27,8 @@ def _softmax(x, dim, dtype=None):
 
 
 def _linear(x, weight, bias=None):
-    y = matmul(x.reshape(math.prod(x.shape[:-1]), weight.shape[1]), weight.mT)
-    y = y.reshape(*x.shape[:-1], weight.shape[0])
+    y = matmul(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), torch.atleast_2d(weight).mT)
+    y = y.reshape(*x.shape[:-1], *weight.shape[:-1])
     return y if bias is None else y + bias
 
 

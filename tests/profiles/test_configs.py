@@ -1,5 +1,6 @@
 """Configs of launches: observed as Triton makes them, kept with the run, and shown."""
 
+import gc
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -66,6 +67,7 @@ class Accepts(offline.OfflineDriver):
         self.utils = SimpleNamespace(
             get_device_properties=lambda device: {"max_shared_mem": 227 << 10},
             load_binary=lambda *of: ("module", 1, 32, 0, 1024),
+            unload_module=lambda module: None,
         )
 
     def launcher_cls(self, source, metadata):
@@ -77,10 +79,11 @@ def gpu():
     accepts = Accepts()
     driver.set_active(accepts)
     yield accepts
-    driver.set_active(None)
     for kept in (twice_kernel.fn.fn.device_caches, copy_kernel.device_caches, twice_kernel.cache, tried):
         kept.clear()
     max_shared_mem.cache_clear()
+    gc.collect()  # Triton 3.9 asks the driver to unload what is dropped
+    driver.set_active(None)
 
 
 def call():

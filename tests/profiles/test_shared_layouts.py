@@ -7,6 +7,8 @@ import pytest
 from tilescope.collectors import layouts, shared_layouts
 from tilescope.runs.listings import Shared, Transfer
 
+from tests.kernels.releases import NEWEST
+
 ROWS, COLUMNS = (1, 0), (0, 1)
 
 
@@ -42,6 +44,7 @@ def test_wavefronts_follow_the_banks(moved, ways):
     assert taken == ways * least
 
 
+@pytest.mark.skipif(NEWEST, reason="Triton 3.9 counts conflicts only in a module")
 def test_counts_are_tritons():
     """Triton's own count, for swizzles whose arguments it takes: excess wavefronts of a request."""
     from triton._C.libtriton import gluon_ir, ir, nvidia
