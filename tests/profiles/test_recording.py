@@ -100,6 +100,8 @@ def test_parts_of_two_gpus_and_another_machine_are_joined(family, monkeypatch, c
         costs = loaded.table[loaded.table["source"] == "model"]
         assert len(costs) == 3 * 2 == len(costs.drop_duplicates(["impl", "metric"]))
     assert any("gone on with" in note for one in recorded(family).values() for note in one.run.notes)
+    assert cli.main(["record", "kit", "--collect", "fakes.quick", *IMPLS]) == 0
+    assert len(list((family / "recorded").glob("2*"))) == 4, "what another collector found stays"
 
 
 def test_code_that_changed_between_parts_is_refused(family, capsys):

@@ -28,6 +28,7 @@ from tilescope.jobs.tuning import plan_tuning
 from tilescope.runs import changes, publish, store
 from tilescope.table import suggest
 from tilescope.table.case import Case
+from tilescope.table.run import Run
 
 #: Collectors of a recording. Those of ``ONE_SIZE`` replay each launch many times: they run at one workload of each kernel.
 COLLECTORS = (*collectors.COLLECTORS, "ncu_source")
@@ -228,8 +229,8 @@ def join(parts: Sequence[Path], work: Path) -> Path:
 def publish_each(joined: Path, titles: Mapping[str, Sequence[str]], folder: Path) -> tuple[list[Path], list[Path]]:
     """Publishes the run's kernels under their titles, and removes the recordings in ``folder`` that these replace.
 
-    A recording is replaced if it is of the same kind, sweeps or not, and all its kernels are published. Returns the folders
-    of both.
+    A recording is replaced if it is of the same kind, sweeps or not, and all its kernels are published with all its
+    collectors. Returns the folders of both.
     """
     loaded = store.open_run(joined)
     titles = {title: [name for name in names if name in loaded.run.kernels] for title, names in titles.items()}
@@ -239,11 +240,19 @@ def publish_each(joined: Path, titles: Mapping[str, Sequence[str]], folder: Path
         if kernels:
             own = dataclasses.replace(loaded, run=dataclasses.replace(loaded.run, id=store.new_id()))
             new.append(publish.publish(own, folder, kernels, title))
-    known, sweeps = set(loaded.run.kernels), {"sweep" in title for title in titles}
-    gone = [run.path for run in former if known.issuperset(run.kernels) and ("sweep" in run.title) in sweeps]
+    sweeps = {"sweep" in title for title in titles}
+    gone = [
+        run.path for run in former if ("sweep" in run.title) in sweeps and _holds(loaded.run, store.read_run(run.path))
+    ]
     for path in gone:
         shutil.rmtree(path)
     return new, gone
+
+
+def _holds(run: Run, former: Run) -> bool:
+    """Whether a run has all kernels and collectors of a former one."""
+    used = {*run.settings["collectors"]}
+    return run.kernels.keys() >= former.kernels.keys() and used.issuperset(former.settings["collectors"])
 
 
 def _copy(one: store.LoadedRun, writer: store.RunWriter) -> None:
