@@ -132,15 +132,19 @@ def test_without_a_gpu_nothing_is_published_by_default(family, capsys):
 def entry(name, sizes=(("8", "small"), ("64", "large"), ("512", "widest")), implementations=2, selected=()):
     declared = {f"impl{number}": {"configs": []} for number in range(implementations)}
     workloads = [{"id": f"{size}-fp32", "label": label, "elements": int(size)} for size, label in sizes]
-    facts = {"family": "f", "passes": ["forward"], "implementations": declared}
+    cost = {f"{size}-fp32": {"forward": {"flops": 1e10 * int(size)}} for size, _ in sizes}
+    facts = {"family": "f", "passes": ["forward"], "implementations": declared, "cost": cost}
     return {"name": name, "kernel": name, "workloads": workloads, "selected": list(selected), **facts}
 
 
-def test_kernels_are_dealt_by_their_cases(monkeypatch):
+def test_kernels_are_dealt_by_their_cases_and_cost(monkeypatch):
     catalog = [entry("small", implementations=1), entry("large", implementations=4), entry("other", implementations=2)]
     dealt = [[one["name"] for one in share] for share in recording.deal(catalog, 2)]
     assert dealt == [["large"], ["other", "small"]]
     assert [one["name"] for share in recording.deal(catalog, 1) for one in share] == ["large", "other", "small"]
+    slow = entry("slow", [("9999", "")], implementations=1)
+    alone, _ = recording.deal([*catalog, slow], 2)
+    assert [one["name"] for one in alone] == ["slow"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
     assert recording.visible() == ["GPU-a", "GPU-b"]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")

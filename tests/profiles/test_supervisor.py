@@ -338,7 +338,7 @@ def test_run_that_is_recovered_while_resume_plans_is_resumed(catalog):
 def test_process_beside_others_leaves_trouble_to_one_alone(catalog):
     writer, name = store.RunWriter.reopen(interrupted(catalog, "good", "stubborn")), "fakes.quick"
     ledger = Ledger(Job(cases("fine", "skips", "raises", "killed", "looks"), [name]), writer, print)
-    asyncio.run(attempt.ahead(ledger, name, ledger.left(name), {"FAKES_ANSWER": "1"}))
+    asyncio.run(attempt.ahead(ledger, name, ledger.left(name)))
     assert [case.impl for case in ledger.left(name)] == ["raises", "killed", "looks"]
     assert writer.run.failures == ()
     asyncio.run(attempt.collect(ledger, name, ledger.left(name), leaving=False))

@@ -57,11 +57,11 @@ async def collect(
         left = remaining
 
 
-async def ahead(ledger: Ledger, name: str, cases: Sequence[Case], variables: Mapping[str, str]) -> None:
+async def ahead(ledger: Ledger, name: str, cases: Sequence[Case]) -> None:
     """Runs the cases with one collector in one process, beside others on the GPU. Whatever it has trouble with stays outstanding."""
     known = {case.id: case for case in cases}
     with contextlib.suppress(StartError):
-        async with WorkerProcess(_job(ledger, name, cases), None, variables) as worker:
+        async with WorkerProcess({**_job(ledger, name, cases), "beside": True}) as worker:
             async for event in worker.events(patience(ledger.job.settings)):
                 if case := known.get(event.get("case", "")):
                     if event["event"] == "result":

@@ -21,7 +21,7 @@ TIMED = frozenset(name for name, collector in KNOWN.items() if collector.timed)
 #: Seconds of silence after which a worker counts as hung (setting ``timeout``).
 TIMEOUT = 600.0
 #: Number of cases that a wrapped worker (ncu) runs before its wrapper writes its counts (setting ``batch``).
-BATCH = 24
+BATCH = 48
 
 #: Listens to a job's events: dictionaries with the key ``event`` and others.
 OnEvent = Callable[[dict[str, Any]], None]

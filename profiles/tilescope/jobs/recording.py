@@ -37,6 +37,8 @@ ONE_SIZE = ("ncu", "ncu_source")
 BY_LINE = frozenset({"matmul", "softmax", "layer_norm", "attention", "cross_entropy"})
 #: Collectors that run in the parts of a GPU.
 MEASURING = ON_GPU | {"check"}
+#: Seconds that the GPU takes for a case beside its calls, the number of its calls with their rests, and their usual rates.
+_CASE, _CALLS, _BYTES, _FLOPS = 0.4, 400, 3e12, 4e14
 #: Versions that all parts of a recording have in common.
 _COMMON = ("tilescope", "torch", "triton")
 _Entry = dict[str, Any]
@@ -142,10 +144,10 @@ class Part:
 
 
 def deal(catalog: Sequence[_Entry], shares: int) -> list[list[_Entry]]:
-    """The kernels of each GPU, with about as many cases each. All implementations of a kernel are measured on one GPU."""
+    """The kernels of each GPU, for about as long. All implementations of a kernel are measured on one GPU."""
     dealt: list[list[_Entry]] = [[] for _ in range(shares)]
-    for entry in sorted(catalog, key=_cases, reverse=True):
-        min(dealt, key=lambda share: sum(map(_cases, share))).append(entry)
+    for entry in sorted(catalog, key=_seconds, reverse=True):
+        min(dealt, key=lambda share: sum(map(_seconds, share))).append(entry)
     return dealt
 
 
@@ -271,8 +273,15 @@ def _check_current(folder: Path) -> None:
         )
 
 
-def _cases(entry: _Entry) -> int:
-    return len(entry["implementations"]) * len(entry["passes"]) * len(entry["selected"] or entry["workloads"])
+def _seconds(entry: _Entry) -> float:
+    """Roughly how long a GPU takes for a kernel's cases: so long for each, and for the calls of its declared cost."""
+    found = 0.0
+    for workload in entry["selected"] or [size["id"] for size in entry["workloads"]]:
+        for direction in entry["passes"]:
+            cost = entry["cost"].get(workload, {}).get(direction, {})
+            moved = cost.get("bytes_read", 0) + cost.get("bytes_written", 0)
+            found += _CASE + _CALLS * max(moved / _BYTES, cost.get("flops", 0) / _FLOPS)
+    return found * len(entry["implementations"])
 
 
 def _configs(entry: _Entry) -> bool:

@@ -267,7 +267,7 @@ async def _check_ahead(ledger: Ledger) -> None:
         for number in range(count):
             # Every other one begins with large workloads, so that not all need much memory at a time.
             share = [case for cases in ordered[number::count][:: -1 if number % 2 else 1] for case in cases]
-            group.create_task(attempt.ahead(ledger, "check", share, {"TORCHINDUCTOR_COMPILE_THREADS": "1"}))
+            group.create_task(attempt.ahead(ledger, "check", share))
     for chosen in worker_output.inductor_cache().glob("*/*.best_config"):
         with contextlib.suppress(OSError):
             if chosen.stat().st_mtime > begun:
