@@ -5,19 +5,24 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
+import itertools
 import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import tilescope
 from tilescope import cli
+from tilescope.collectors import fault_rules
 from tilescope.models import advice, documents, json_documents, recorded_claims
 from tilescope.runs import store
-from tilescope.table import metrics
+from tilescope.table import metrics, schema
 from tilescope_dashboard.report.content import Table
 from tilescope_dashboard.topics import home
 
 #: The compute capability whose counters are named.
 _CHIP = "9.0"
+#: Kernels whose recordings have most kinds of findings.
+_EXAMPLES = ("matmul", "histogram", "attention")
 
 
 def commands() -> str:
@@ -28,7 +33,8 @@ def commands() -> str:
     for name, parser in parsers.items():
         if name in former:
             continue
-        said = " ".join((parser.description or "").split()).rstrip(".")
+        listed = parsers.get(name.split()[-1], parser)  # has the text of a command below another
+        said = " ".join((parser.description or listed.description or "").split()).rstrip(".")
         usage = f"tilescope {name} " + " ".join(parser.format_usage().split()).partition(f" {name} ")[2]
         usage = "\n".join(textwrap.wrap(usage, 80, subsequent_indent="    ", break_on_hyphens=False))
         sentence = said and f"{said[:1].upper()}{said[1:]}."
@@ -63,36 +69,68 @@ def metric_table() -> str:
     rows = [
         (f"`{one.name}`", one.label, one.unit, ", ".join(f"`{counter}`" for counter, _ in one.terms(_CHIP))) for one in metrics.METRICS.values()
     ]  # fmt: skip
-    head = "A run's table has one row a value: its metric, its unit and its source. A metric that was not measured has no row."
+    columns = ", ".join(f"`{name}`" for name in schema.COLUMNS)
+    head = (
+        "A run's table has one row a value. A metric that was not measured has no row. `launch` is absent for a value of "
+        f"the whole case, and `sample` for a value without repetitions. The columns are {columns}."
+    )
     return f"# Metrics\n\n{head}\n\n{table(('metric', 'meaning', 'unit', 'counters of Nsight Compute on an H200'), rows)}\n"
 
 
 def findings() -> str:
-    """Every rule of advice: its condition and bound from its docstring, its cure from its code."""
+    """Every rule: its condition and bound from its docstring, its cure from its code, its evidence from a recording."""
     pages = [
         "# Findings",
         "A finding names its evidence, the most that the cure can win (its bound), and the cure. A rule whose values are absent "
         "says nothing. Findings are ranked by their bound. `tilescope advise` prints them.",
     ]
+    examples = _examples()
     for rule in advice.RULES:
-        said = " ".join(inspect.cleandoc(rule.__doc__ or "").split())
-        about, _, bound = said.partition("Bound: ")
-        title = rule.__name__.replace("_", " ").capitalize()
+        about, _, bound = _said(rule).partition("Bound: ")
+        title = rule.__name__.replace("_", " ").capitalize().replace(" cpu", " CPU")
         pages.append(f"## {title}\n\n{about.strip()}")
         pages += [f"**Bound:** {bound}"] if bound else []
         cures = list(dict.fromkeys(_cures(rule)))
         pages += ["**Cure:** " + " *Or:* ".join(cures)] if cures else []
+        pages += [text for name, text in examples.items() if name.startswith(rule.__name__.replace("_", "-"))][:1]
+    pages.append(
+        "## Faults of code\n\nA fault comes before all findings on speed. It names the line and the values that show it. "
+        "A case whose result is wrong has no other finding. Programs show faults while they are interpreted, or compiled "
+        "code does; neither needs a GPU. Accesses outside of a tensor, code that does not compile and results that differ "
+        "from the reference are faults, too."
+    )
+    faults = [(*_said(rule).partition("Cure: "), *dict.fromkeys(_cures(rule))) for rule in fault_rules.RULES]
+    pages.append(table(("fault", "cure"), [(about, "; ".join(filter(None, cures))) for about, _, *cures in faults]))
     return "\n\n".join(pages) + "\n"
 
 
+def _said(rule: Callable[..., object]) -> str:
+    return " ".join(inspect.cleandoc(rule.__doc__ or "").split())
+
+
+def _examples() -> dict[str, str]:
+    """By a rule's name, what it finds in a recording, with the evidence."""
+    found: dict[str, str] = {}
+    for kernel in _EXAMPLES:
+        for run in itertools.islice(tilescope.recordings(kernel), 3):
+            for one in advice.of_run(run, run.table):
+                values = "; ".join(f"{value.label} {value.text} ({value.source})" for value in one.evidence)
+                found.setdefault(one.rule, f"**Example** ({kernel}, {one.impl}): {one.title}. *Evidence:* {values}.")
+    return {rule: _escaped(text).replace("\\*", "*") for rule, text in found.items()}
+
+
 def _cures(rule: Callable[..., object]) -> Iterable[str]:
-    """Texts that the rule offers as a remedy: what it assigns to ``remedy``, or gives ``finding`` as its third argument."""
+    """Texts that the rule offers as a remedy: what it assigns to ``remedy``, or gives ``finding`` or ``Fault`` third."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(rule)))
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id == "remedy" for to in node.targets):
             yield from _texts(node.value)
-        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "finding" and len(node.args) > 2:
+        elif isinstance(node, ast.Call) and len(node.args) > 2 and _name(node.func) in ("finding", "Fault"):
             yield from _texts(node.args[2])
+
+
+def _name(called: ast.expr) -> str:
+    return str(getattr(called, "attr", getattr(called, "id", "")))
 
 
 def _texts(node: ast.expr) -> Iterable[str]:
@@ -100,7 +138,7 @@ def _texts(node: ast.expr) -> Iterable[str]:
         yield _escaped(node.value)
     elif isinstance(node, ast.JoinedStr):
         parts = (str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
-        yield _escaped("".join(parts))
+        yield _escaped("".join(parts)).lstrip("…")
     elif isinstance(node, ast.IfExp):
         yield from (*_texts(node.body), *_texts(node.orelse))
 

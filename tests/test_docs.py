@@ -16,6 +16,7 @@ import pytest
 import tilescope
 import yaml
 from tilescope import cli
+from tilescope.collectors import fault_rules
 from tilescope.commands import profile
 from tilescope.models import advice, documents
 from tilescope.table import metrics
@@ -186,7 +187,9 @@ def test_reference_has_every_registration(generate: Any) -> None:
     for command in ("profile", "tune", "gate", "report", "site", "serve", "recordings publish"):
         assert f"## tilescope {command}\n" in pages["commands"]
     assert all(f"| `{name}` |" in pages["metrics"] for name in metrics.METRICS)
-    assert pages["findings"].count("\n## ") == len(advice.RULES)
+    assert pages["findings"].count("\n## ") == len(advice.RULES) + 1
+    assert pages["findings"].count("*Evidence:*") > len(advice.RULES) * 2 / 3  # no recording has the others
+    assert all(rule.__doc__.split(".")[0] in pages["findings"] for rule in fault_rules.RULES)
     assert pages["findings"].count("**Cure:**") > len(advice.RULES) * 2 / 3  # the others compute it
     assert all(f"\n## {name}\n" in pages["json"] for name in documents.TYPES)
 

@@ -86,7 +86,10 @@ def assertions(subject: Subject) -> Iterator[Fault]:
 
 
 def races(subject: Subject) -> Iterator[Fault]:
-    """Accesses of several programs to the same bytes in any order. A load and a store of the same bytes are one race."""
+    """Accesses of several programs to the same bytes in any order. A load and a store of the same bytes are one race.
+
+    Cure: an atomic, one program for each byte, a copy to load from, or tl.debug_barrier() between the threads of a program
+    """
     told = set()
     ordered = sorted(subject.seen.races.items(), key=lambda item: (item[0][0] != STORES, item[0][1]))
     for (kind, line, place), found in ordered:

@@ -39,8 +39,8 @@ def profile(
 ) -> Profile:
     """Calls ``function(*arguments, **named)`` and profiles each Triton launch that it makes (see ``tilescope.capture``).
 
-    ``reference`` is called with copies of the same arguments, and the results are compared. ``settings`` are those of
-    ``jobs.job.Job``. ``on_event`` is called with each event of the job; without it, a notebook and a terminal show the progress.
+    ``reference`` is called with copies of the same arguments, and the results are compared. ``settings`` are those that
+    the command takes as options: ``repetitions``, ``timeout`` and ``interpreter_limit`` in seconds, ``lanes_slowdown``. ``on_event`` is called with each event of the job; without it, a notebook and a terminal show the progress.
     This works where an event loop already runs, as in JupyterLab.
 
     Raises ValueError, in one line, for a request that cannot be served, and the function's own exceptions. Interrupting stops the
@@ -86,8 +86,9 @@ def profile_kernels(
 
     Each kernel is a name from the catalog, ``path/to/file.py:SPEC``, a ``KernelSpec``, or a function that launches a Triton
     kernel, with examples of its ``inputs`` and its ``reference`` (see ``tilescope.spec``), against which it is checked.
-    Definitions of a notebook's cells are written to a file for the worker (see ``cell_source``). The other arguments are those
-    of ``jobs.plan.Request``, ``settings`` those of ``jobs.job.Job``. ``on_event``, errors and interrupts are as in ``profile``.
+    Definitions of a notebook's cells are written to a file for the worker. An empty argument means all: every
+    available implementation, the kernel's own workloads, its passes. ``directions`` are ``forward`` and ``backward``, ``configs`` texts
+    such as ``BLOCK=64,num_warps=4``. ``settings``, ``on_event``, errors and interrupts are as in ``profile``.
     """
     folder = Path(runs_dir) if runs_dir else store.runs_dir()
     store.check_writable(folder)

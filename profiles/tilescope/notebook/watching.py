@@ -90,7 +90,7 @@ class Comparison:
 class Watch:
     """The versions of ``script``, which runs with ``arguments`` and again whenever it, or a file that it imports, is saved.
 
-    ``collect`` names collectors; by default all that can run here but ncu. ``settings`` are those of ``jobs.job.Job``. Raises
+    ``collect`` names collectors; by default all that can run here but ncu. ``settings`` are as in ``profile``. Raises
     ValueError for a script that does not exist.
     """
 

@@ -21,7 +21,7 @@ _WORTH = 1.01
 def quicker_config(subject: Subject) -> Iterator[Finding]:
     """A config that is significantly faster than the default of the same sweep. Bound: the ratio of their times.
 
-    It is significant if the interval of the ratio of medians (``compare``) excludes 1. A sweep without the default yields nothing,
+    It is significant if the interval of the ratio of medians excludes 1. A sweep without the default yields nothing,
     because the default may depend on the shape.
     """
     clocks = (("gpu_time", source) for source in GPU_TIME_SOURCES)

@@ -29,7 +29,7 @@ _WAYS = {"load": "read", "store": "written"}
 def extra_bytes(subject: Subject) -> Iterator[Finding]:
     """More HBM bytes than necessary. Bound: bytes moved / bytes needed, over the bytes' share of the time.
 
-    Several launches that mostly move bytes can be fused, which wins more than the bytes: the bound is ``Subject.fused``.
+    Several launches that mostly move bytes can be fused, which wins more than the bytes: the bound is that of the fused launch.
     ncu empties the caches before each launch, so data that a launch leaves in L2 for the next counts as HBM traffic. A chain of
     launches that fit in L2 therefore yields nothing.
     """

@@ -44,7 +44,7 @@ def low_occupancy(subject: Subject) -> Iterator[Finding]:
 def register_pressure(subject: Subject) -> Iterator[Finding]:
     """Low occupancy, limited by registers. Bound: warps resident after the change / before.
 
-    A kernel that spills yields nothing: fewer registers would make it worse, and ``memory.spills`` reports it.
+    A kernel that spills yields nothing here, because fewer registers would make it worse.
     """
     for launch, limiters, ratio in _low(subject):
         if "registers" not in limiters or _spills(launch):
