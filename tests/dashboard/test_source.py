@@ -221,6 +221,26 @@ def test_lines_of_another_case_than_the_pages_are_named(run: str, tmp_path: Path
     assert "Another size may not launch softmax_kernel." in words(view)
 
 
+@pytest.mark.parametrize(
+    ("workload", "launched"),
+    [(CASE.workload, "rows_kernel"), ("8x8-fp32", "rows_kernel"), ("8x8-fp32", "softmax_kernel")],
+)
+def test_lines_of_another_kernel_than_the_pages_are_named(
+    run: str, tmp_path: Path, workload: str, launched: str
+) -> None:
+    writer = RunWriter(
+        tmp_path, Run("20260103-000000-0003", "2026-01-03T00:00:00+00:00", DEVICE, {"softmax": {}}, {}, {})
+    )
+    case = dataclasses.replace(CASE, workload=workload)
+    writer.append(schema.frame([case.row("registers", 32, "compiler", launch=0, function=launched)]))
+    writer.finish()
+    said, other = words(shown(writer.run.id)), launched != "softmax_kernel"
+    assert ("in triton · forward · 16384x4096-bf16, of another kernel: softmax_kernel" in said) == other
+    assert (f"{workload} launches rows_kernel and not softmax_kernel." in said) == other
+    assert ("No run has lines of" in said) == (workload != CASE.workload)
+    assert "may not launch" not in said
+
+
 def test_a_kernel_without_lines_says_what_to_do(run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path)
     view = shown(run, "matmul")

@@ -160,6 +160,31 @@ def test_no_config_of_code_that_is_gone_is_offered(tmp_path, monkeypatch) -> Non
         assert bool(field(view, "Copy").description) != gone
 
 
+@pytest.mark.parametrize(("today", "offered"), [("row_sum_kernel", True), ("row_sum_pieces_kernel", False), ("", True)])
+def test_only_configs_of_what_the_default_launches_are_offered(
+    tmp_path, monkeypatch, today: str, offered: bool
+) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+    case, about = (
+        Case("row_sum", "triton", "forward", "8x8-fp32"),
+        made_up.run(store.new_id(), {"row_sum": {"file": ""}}),
+    )
+    writer = RunWriter(tmp_path, about)
+    swept = [dataclasses.replace(case, config=f"ROWS={n}") for n in (8, 16)]
+    writer.append(schema.frame(
+        one.row("gpu_time", 1e-6 * (n + 1), "torch_profiler", sample=0, launch=0, function=function)
+        for n, (one, function) in enumerate([*((one, "row_sum_kernel") for one in swept), (case, today)]) if function
+    ))  # fmt: skip
+    writer.finish()
+    view = Autotune(State(run=about.id, kernel="row_sum", view="autotune"))
+    view.refresh()
+    said = (
+        "These are configs of row_sum_kernel, and the default launches row_sum_pieces_kernel, so no config is offered."
+    )
+    assert (said in words(view)) != offered
+    assert bool(field(view, "Copy").description) == offered
+
+
 def test_helions_words_are_values_of_parameters(tmp_path) -> None:
     log = Path(__file__).parents[1] / "profiles" / "fixtures" / "foreign" / "helion_autotune.csv"
     cells = sweeps.configs(open_file(log, tmp_path).table, (), "sm_90")

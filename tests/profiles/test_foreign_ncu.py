@@ -184,10 +184,12 @@ def test_ncu_own_lines_beside_launches_are_notes(tmp_path: Path) -> None:
     [
         (f"==PROF== Connected\n{PERMISSION}\n", "NVreg_RestrictProfilingToAdminUsers=0"),
         ("==ERROR== Cuda driver is not compatible with Nsight Compute.\n", "install the Nsight Compute of the driver's CUDA version"),
-        ("==ERROR== The application returned an error code (1).\n", "ncu says: The application returned an error code (1)."),
         ("==ERROR== Something new.\n", "ncu says: Something new."),
         ("==WARNING== No kernels were profiled.\nAvailable Kernels:\n1. k_rows\n2. k_cols\n", "none of the kernels that ran (k_rows, k_cols)"),
         ("==WARNING== No kernels were profiled.\n", "--target-processes all"),
+        (f"{PERMISSION}\n==WARNING== No kernels were profiled.\n", "ncu says: ERR_NVGPUCTRPERM: "),
+        ("==ERROR== The application returned an error code (11).\n==WARNING== No kernels were profiled.\n",
+         "ncu says 'The application returned an error code (11)': the program failed"),
         ("==WARNING== Profiling is not supported here.\n", "ncu says: Profiling is not supported here."),
         (printed(raw())[:-1], "it has ncu's header and no launch"),
         (printed(raw(launch(0, ["1", "2"]), counters={"my__counter.sum": "", "your__counter.sum": ""})),

@@ -42,6 +42,13 @@ def cases(table: pd.DataFrame) -> dict[str, KernelCase]:
     return {case_name(case): KernelCase(*case) for case in rows.itertuples(index=False, name=None)}
 
 
+def functions(table: pd.DataFrame, case: KernelCase, *, swept: bool = False) -> list[str]:
+    """The GPU functions that a case launches, in one kernel's ``table``: with its default config, or with those of its sweep."""
+    rows = table[(table["config"] != "") == swept]
+    own = rows.loc[(rows[OF_KERNEL[:3]] == list(case[:3])).all(axis="columns"), "function"]
+    return [name for name in own.dropna().unique() if name]
+
+
 def closest(known: Iterable[KernelCase], to: KernelCase, **parts: str) -> KernelCase | None:
     """The case with all of ``parts`` that is closest to ``to``; among equals Triton's, then the default config's, then the first."""
 

@@ -86,7 +86,7 @@ def _warnings(loaded: LoadedRun, kernels: Sequence[str]) -> Iterator[str]:
     run = loaded.run
     changed = [name for name in changes.changed_kernels(loaded) if name in kernels]
     if not run.device.measured:
-        yield f"Predicted for a {run.device.name}: this machine had no such GPU, so nothing was measured."
+        yield f"Predicted for {run.device.name}: this machine had no such GPU, so nothing was measured."
     if changed:
         yield f"Changed since this run: {', '.join(changed)}."
     if not run.complete:

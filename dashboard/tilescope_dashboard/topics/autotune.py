@@ -19,6 +19,8 @@ _SELECTORS = 3
 ABOUT = Sentence("Autotune", "Every config of a kernel, measured or compiled.")
 #: A remark on a sweep of code that has changed.
 GONE = "The code has changed since this sweep, so no config is offered. 'tilescope tune {}' times the present code. "
+#: A remark on a sweep of a kernel that the default does not launch.
+OTHER = "These are configs of {}, and the default launches {}, so no config is offered. "
 _MEASURES = (
     Column("time", "time", "second"), Column("over", "over the best", "ratio"), Column("registers", "registers", "count"),
     Column("shared_memory", "shared memory (B)", "byte"), Column("spills", "spills (B)", "byte"),

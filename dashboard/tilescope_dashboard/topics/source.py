@@ -181,20 +181,25 @@ def sentence(
     apart: bool,
     case: Sequence[str] = (),
     asked: Sequence[str] | None = None,
+    launched: Sequence[str] = (),
 ) -> Sentence:
     """The headline: the ``hottest`` line and its share of ``metric``, else the ``launch``. ``apart``: other files have values too.
 
-    ``case`` is the one that is shown. Where the page's case, ``asked``, is another, the headline names both.
+    ``case`` is the one that is shown. Where the page's case, ``asked``, is another, the headline names both. It says too where
+    ``asked`` is known to have ``launched`` other functions.
     """
     title = f"Line {hottest[0]} has {write(hottest[1], 'ratio')} of {metric}" if hottest else launch
     text = _READING.format(_APART if apart else _INLINED)
-    if not asked or tuple(asked[:3]) == tuple(case[:3]):
+    function = launch.partition(",")[0]
+    alike, gone = not asked or tuple(asked[:3]) == tuple(case[:3]), bool(launched) and function not in launched
+    if not asked or (alike and not gone):
         return Sentence(title, text)
     shown, wanted = (case_name(one[:3]) for one in (case, asked))
-    return Sentence(
-        f"{title}, in {shown}",
-        f"No run has lines of {wanted}. Another size may not launch {launch}. {text}",
-    )
+    if not alike:
+        text = f"No run has lines of {wanted}. {'' if launched else f'Another size may not launch {launch}. '}{text}"
+    if gone:
+        text = f"{wanted} launches {', '.join(launched)} and not {function}. {text}"
+    return Sentence(f"{title}, in {shown}{f', of another kernel: {function}' if gone else ''}", text)
 
 
 def no_text(file: str) -> str:

@@ -95,22 +95,31 @@ class Autotune(View):
         self._offer()
 
     def _instead(self) -> str:
-        """Remarks that the page's case was not swept and another sweep is shown, and that its code is gone; empty otherwise."""
+        """Remarks that the page's case was not swept and another sweep is shown, and why no config is offered; empty otherwise."""
         asked = self.state.standing and kernel_cases.case_name(self.state.standing[:3])
         swept = set(sweeps.names(self._cells))
         said = f"{asked} was not swept; this is {self._choices.sweep}. " if asked and asked not in swept else ""
-        return said + (topic.GONE.format(self.state.kernel) if self._is_gone() else "")
+        return said + self._no_answer()
 
-    def _is_gone(self) -> bool:
-        """Whether the code that the sweep launched has changed since, so that its configs are no answer for today's."""
+    def _no_answer(self) -> str:
+        """The reason why the sweep's configs are no answer for what the case launches today; empty where they are."""
         of = kernel_cases.named(self._choices.sweep)
-        return bool(of and self.loaded and run_cache.has_changed(self.loaded, self.state.kernel, of))
+        if not of or not self.loaded:
+            return ""
+        if run_cache.has_changed(self.loaded, self.state.kernel, of):
+            return topic.GONE.format(self.state.kernel)
+        rows = self.loaded.table[self.loaded.table["kernel"] == self.state.kernel]
+        swept = kernel_cases.functions(rows, of, swept=True)
+        # The page's run is at least as new.
+        today = kernel_cases.functions(self.state.table, of) or kernel_cases.functions(rows, of)
+        apart = swept and today and {*swept}.isdisjoint(today)
+        return topic.OTHER.format(", ".join(swept), ", ".join(today)) if apart else ""
 
     def _offer(self) -> None:
-        """The config that the button copies: the chosen row's, else the best; none of code that is gone."""
+        """The config that the button copies: the chosen row's, else the best; none where that is no answer."""
         chosen = self.table.chosen
         row = sweeps.best(self._ranked) if chosen is None else self._ranked.iloc[chosen]
-        offered = None if self._is_gone() else row
+        offered = None if self._no_answer() else row
         code = sweeps.as_code(offered["config"], str(offered["time_source"])) if offered is not None else ""
         self._copy.offer("Copy best config" if chosen is None else "Copy chosen config", code)
 

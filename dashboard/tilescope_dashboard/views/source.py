@@ -13,7 +13,7 @@ from tilescope.table.case import Case
 from tilescope_dashboard.components import code_pair, html_text
 from tilescope_dashboard.components.choice import Choice
 from tilescope_dashboard.components.tables import table
-from tilescope_dashboard.data import frames, recordings
+from tilescope_dashboard.data import frames, kernel_cases, recordings
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.topics import source as topic
 from tilescope_dashboard.views.base import View
@@ -101,10 +101,11 @@ class Source(View):
         others = code_pair.elsewhere(rows, self._file, columns)
         markup = code_pair.pair(left + others, self._assembly(), self.look)
         column = columns[0].text if columns else ""
-        shown = self._choices
+        shown, asked = self._choices, self.state.standing
+        launched = kernel_cases.functions(self.state.table, asked) if asked else ()
         self.say(
             topic.sentence(
-                shown.launch.label, hot, column, apart=bool(others), case=shown.case, asked=self.state.standing
+                shown.launch.label, hot, column, apart=bool(others), case=shown.case, asked=asked, launched=launched
             )
         )
         # Keep the chosen line as long as the launch has it.

@@ -201,7 +201,10 @@ def _said(text: str) -> list[str]:
 
 def _reason(text: str, otherwise: str) -> str:
     """Why there is no launch, in ncu's words where it says so, and what to do; else ``otherwise``."""
-    said = _said(text)
+    if counters.obstacle(text):
+        return f"ncu says: {'; '.join(_said(text)[:3])}"
+    if failed := re.search(rf"{counters.ECHO} \(\S+\)", text):
+        return f"ncu says '{failed[0]}': the program failed: run it without ncu, and correct that first"
     if counters.NOTHING in text:
         names = re.findall(r"^\s*\d+\. (.+)$", text.partition("Available Kernels:")[2], re.MULTILINE)
         ran = contents.listed(dict.fromkeys(map(bounded_reading.one_line, names), 1))
@@ -211,6 +214,5 @@ def _reason(text: str, otherwise: str) -> str:
             else "the program launched none, or another process did: add --target-processes all"
         )
         return f"ncu says '{counters.NOTHING}': {why}"
-    if said:
-        return f"ncu says: {'; '.join(said[:3])}"
-    return otherwise
+    said = _said(text)
+    return f"ncu says: {'; '.join(said[:3])}" if said else otherwise

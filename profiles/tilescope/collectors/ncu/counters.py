@@ -62,7 +62,7 @@ _ERRORS = (
 NOTHING = "No kernels were profiled"
 _NOTHING_HERE = f"{NOTHING}: the case launched nothing, or the worker ended before it did"
 #: ncu's echo of the worker's own failure, which is reported elsewhere.
-_ECHO = "The application returned an error code"
+ECHO = "The application returned an error code"
 
 
 class NcuError(RuntimeError):
@@ -92,7 +92,7 @@ def obstacle(text: str) -> str | None:
     for sign, cure in _ERRORS:
         if sign in text:
             return cure
-    errors = [line for line in text.splitlines() if line.startswith("==ERROR==") and _ECHO not in line]
+    errors = [line for line in text.splitlines() if line.startswith("==ERROR==") and ECHO not in line]
     return errors[0].removeprefix("==ERROR==").strip() if errors else None
 
 
