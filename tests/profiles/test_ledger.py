@@ -211,6 +211,12 @@ def test_compile_names_the_one_module_of_all_chains(modules, said):
     assert any(text.startswith(f"Compile {said} (torch.compile), which fuses 2 chains") for text in texts)
 
 
+@pytest.mark.parametrize(("name", "said"), [("aten::mul", ["fuse"]), ("aten::native_batch_norm", [])])
+def test_batch_norm_is_fused_by_no_single_kernel(name, said):
+    of = step(*(launch(40 * n, 40) for n in range(4)), window=160)
+    assert kinds(dataclasses.replace(of, operators=(dataclasses.replace(ADD, name=name, outer=name),))) == said
+
+
 def test_suggestions_loop_whose_cpu_stays_late_wants_graphs():
     small = dataclasses.replace(ADD, shapes=((1000,),) * 2, bytes_needed=12e3)
     launches = [launch(20 * n, 6, operator=1 if n == 2 else 0, call=(20 * n - 1) * US) for n in range(5)]

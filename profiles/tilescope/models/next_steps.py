@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tilescope.collectors.foreign_files.operator_costs import SIZES
@@ -42,10 +42,13 @@ _PRODUCT = re.compile(r"(aten::)?(addmm|mm|bmm|baddbmm|_scaled_mm|_grouped_mm|li
 _HEAVY = re.compile(
     r"mm$|linear|matmul|conv|attention|dense_backward|index_put|sort|topk|scatter|nccl|rng|triton_|foreach|fused_(?!rms)"
 )
-#: Operators that reduce across the rows of a tensor: what follows them reads their inputs again.
+#: Operators that reduce across the rows of a tensor: what follows them reads their inputs again, in another kernel.
 _ACROSS = re.compile(r"batch_norm")
-#: Convolutions, and their share of the kernels' time from which a compiled model's time cannot be predicted.
-_CONVOLUTION, _CONVOLVED = re.compile(r"conv(olution|\d|_)"), 0.1
+#: Convolutions, and with norms of their results the share of the kernels' time from which a compiled model's time cannot be predicted.
+_CONVOLUTION, _NORM, _CONVOLVED = re.compile(r"conv(olution|\d|_)"), re.compile(r"(batch|group|instance)_norm"), 0.2
+#: The share of the step in which the GPU waits for the CPU from which shorter kernels may only lengthen the waits,
+#: and the suggestions that make those shorter.
+_LATE, _FOR_CPU = 0.25, ("graph", "capture", "stop")
 _COPIES = re.compile(r"aten::(contiguous|clone|copy_|reshape|_to_copy|to)$")
 #: Elements to which a 16-bit product's inner sizes are aligned.
 _ALIGNED = 8
@@ -82,8 +85,14 @@ def suggestions(step: Step, ledger: Ledger, device: Device) -> list[Suggestion]:
         _graph, _stops, _compile, _fusions, _library, _optimizer, _tf32, _padding, _copies,
     )  # fmt: skip
     found = [one for rule in rules for one in rule(step, ledger, device)]
+    if _waits(ledger) >= _LATE * ledger.step:
+        found = [one if one.kind in _FOR_CPU else replace(one, sure=False) for one in found]
     worth = [one for one in found if one.saving >= WORTH * ledger.step]
     return sorted(worth, key=lambda one: (not one.sure, -one.saving))[:MOST]
+
+
+def _waits(ledger: Ledger) -> float:
+    return ledger.parts["cpu"] + ledger.parts["gaps"]
 
 
 def already_good(ledger: Ledger, found: Sequence[Suggestion]) -> str:
@@ -105,15 +114,16 @@ def already_good(ledger: Ledger, found: Sequence[Suggestion]) -> str:
 
 def _graph(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
     launches = sum(entry.launch.kind == KERNEL and not entry.launch.in_graph for entry in ledger.entries)
-    waits = ledger.parts["cpu"] + ledger.parts["gaps"]
-    saving = waits - launches * _IN_GRAPH
+    waits = _waits(ledger)
+    # A graph cannot have the CPU wait: it saves what is left without the stops.
+    stops = list(_stops(step, ledger, device))
+    saving = waits - launches * _IN_GRAPH - sum(one.saving for one in stops)
     if _is_loop(step) and len(_fusable(step, ledger, device)) > 1:
         return  # it is compiled
     if launches > 1 and saving > 0:
-        stops = len([stop for stop in step.stops if stop.operator])
-        first = f", after its {units.several(stops, 'stop')} below are gone" if stops else ""
+        first = ", once its stops are gone" if stops else ""
         yield Suggestion(
-            "graph",
+            "capture" if _is_loop(step) else "graph",
             f"Capture the step, whose {units.several(launches, 'launch', 'launches')} wait for the CPU, in a CUDA graph "
             f"(torch.compile(mode='reduce-overhead') or torch.cuda.graph{first})",
             saving,
@@ -133,14 +143,14 @@ def _stops(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
         if late:
             what = stop.operator.removeprefix("aten::") or stop.name
             by_place.setdefault((what, stop.site or pattern(stop.module)), []).append(late)
-    waits = ledger.parts["cpu"] + ledger.parts["gaps"]
+    waits = _waits(ledger)
     for (what, where), saved in by_place.items():
         at = f" at {where}" if where else ""
         yield Suggestion(
             "stop",
             f"Move {what}{at}, where the CPU and then the GPU waits, out of the step ({units.several(len(saved), 'time')})",
-            min(sum(saved), waits),
-            max(waits, 0.0),
+            min(sum(saved), waits - len(ledger.entries) * _IN_GRAPH),
+            waits,
         )
 
 
@@ -164,9 +174,9 @@ def _fusable(step: Step, ledger: Ledger, device: Device) -> list[_Chain]:
 
 def _rates(device: Device, moved: float) -> tuple[float, float]:
     """Bytes a second to and from memory, and the fastest ones of so many bytes, which L2 may hold."""
-    hbm, l2 = roofs.roof(device, "hbm"), roofs.roof(device, "l2")
-    rate = hbm.value if hbm else math.inf
-    return rate, l2.value if l2 and moved <= device.l2_bytes else rate
+    names = ["hbm", "hbm_read", *(["l2"] if moved <= device.l2_bytes else [])]
+    rate, *faster = (roof.value for name in names if (roof := roofs.roof(device, name)))
+    return rate, max([rate, *faster])
 
 
 def _fused(step: Step, chain: Sequence[Entry], device: Device) -> _Chain:
@@ -206,6 +216,8 @@ def _fusions(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
     """Chains of launches between matrix products, those of equal operations together."""
     groups: dict[tuple[str, tuple[str, ...]], list[_Chain]] = {}
     for chain in _fusable(step, ledger, device):
+        if _ACROSS.search(" ".join(chain.names)):
+            continue
         groups.setdefault((chain.direction, chain.names), []).append(chain)
     largest = sorted(groups.items(), key=lambda one: -sum(chain.saving for chain in one[1]))[:_FUSIONS]
     for (direction, names), found in largest:
@@ -232,17 +244,21 @@ def _compile(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
     launches = sum(entry.launch.kind == KERNEL for entry in ledger.entries) - sum(
         chain.launches - 1 for chain in chains
     )
-    waits = ledger.parts["cpu"] + ledger.parts["gaps"]
+    waits = _waits(ledger)
     late = min(max(_ENTER + launches * _CALL - (ledger.busy - shorter), 0.0), waits)
-    fuses = f"which fuses {len(chains)} chains of small kernels"
-    # At most, small kernels outside of chains join products, odd products are padded, and convolutions reach their roofs.
-    most = waits + sum(one.bound for one in _padding(step, ledger, device)) - sum(chain.least for chain in chains)
+    padded = list(_padding(step, ledger, device))
+    shorter += sum(one.saving for one in padded)
+    fuses = f"which fuses {len(chains)} chains of small kernels{' and pads products' if padded else ''}"
+    # At most, small kernels outside of chains join products, and convolutions reach their roofs.
+    most = waits + sum(one.bound for one in padded) - sum(chain.least for chain in chains)
+    convolved = 0.0
     for entry in ledger.entries:
-        convolves = _CONVOLUTION.search(step.operator(entry.launch).name)
+        name = step.operator(entry.launch).name
+        convolves = _CONVOLUTION.search(name)
         most += entry.share if _small(step, entry) else entry.above if convolves else 0.0
-    convolved = sum(entry.share for entry in ledger.entries if _CONVOLUTION.search(step.operator(entry.launch).name))
+        convolved += entry.share if convolves or _NORM.search(name) else 0.0
     sure = convolved < _CONVOLVED * ledger.busy
-    unsure = "" if sure else ", and makes convolutions faster or slower"
+    unsure = "" if sure else ", and makes convolutions and their norms faster or slower"
     text = f"Compile {place or 'the model'} (torch.compile), {fuses}{unsure}"
     yield Suggestion("compile", text, shorter + waits - late, most, place, sure)
     if late >= WORTH * ledger.step and _is_loop(step):
@@ -346,7 +362,7 @@ def _optimizer(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestio
         f"Give the optimizer, whose {units.several(len(entries), 'launch', 'launches')} pass over the parameters about "
         f"{_ADAM_PASSES} times instead of {_FUSED_PASSES}, fused=True",
         saving,
-        time - floor + ledger.parts["cpu"] + ledger.parts["gaps"],
+        time - floor + _waits(ledger),
     )
 
 

@@ -27,7 +27,7 @@ from tilescope.hardware import device
 from tilescope.models import ledger, next_steps, step_problems, step_text, terminal
 from tilescope.notebook import script_running
 from tilescope.notebook.opened_run import Profile
-from tilescope.runs import steps, store
+from tilescope.runs import device_roofs, steps, store
 from tilescope.runs.store import RunWriter
 from tilescope.table import units
 from tilescope.table.run import Run
@@ -165,7 +165,8 @@ class Trials:
             return
         from tilescope.captures import trying  # noqa: PLC0415 - it imports torch
 
-        gpu = device.detect() or contents.device()
+        # With the roofs that the run is shown with.
+        gpu = device_roofs.settled(_run(), store.recorded_dir()).device
         found = next_steps.suggestions(step, ledger.of(step, gpu), gpu)
         early = Tried(why=_EARLY)
         absent = Tried(why=f"there are {units.several(len(found), 'suggestion')}")
@@ -177,6 +178,9 @@ class Trials:
         for place, number in enumerate(self._numbers):
             if one := known.get(number):
                 result = yield from trying.tried(one.kind, one.place, program)
+                if result.plain and step.plain:
+                    # A profiler that has ended still slows the CPU.
+                    result = dataclasses.replace(result, plain=min(result.plain, step.plain))
                 self.tried[place] = _about(result, number, one)
 
 
@@ -220,9 +224,15 @@ def kept(measured: Measured, title: str, folder: Path, trials: Trials | None = N
     if step is None:
         raise ValueError(f"{title}: the step launches nothing on a GPU")
     step = dataclasses.replace(step, tried=tuple(trials.tried if trials else ()), power=measured.power)
+    run = _run(title, script, (*measured.notes, *notes))
+    return ModelProfile.of(write(run, table(step), step, folder))
+
+
+def _run(title: str = "", script: str = "", notes: tuple[str, ...] = ()) -> Run:
+    """A run here and now, without its kernels."""
     gpu = device.detect()
     versions = {**device.installed(), "driver": device.driver(), "tilescope": VERSION}
-    run = Run(
+    return Run(
         id=store.new_id(),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         device=gpu or contents.device(),
@@ -234,9 +244,8 @@ def kept(measured: Measured, title: str, folder: Path, trials: Trials | None = N
             **({"script": script} if script else {}),
         },
         title=one_line(title),
-        notes=(*measured.notes, *notes),
+        notes=notes,
     )
-    return ModelProfile.of(write(run, table(step), step, folder))
 
 
 def _read(trace: bytes, found: str = "") -> Step | None:
