@@ -93,7 +93,9 @@ def test_compile_pool_fills_the_launchers_cache(forks, monkeypatch, tmp_path):
     assert facts["registers"] > 8 and facts["code"] != found[128].kernels[0]["code"]
     untimed = {name: value for name, value in found[128].kernels[0].items() if name != "compile_time"}
     assert found["another grid"].kernels == [untimed], "equal jobs are compiled once"
-    again = dict(compile_pool.Pool(code, 2).compile(jobs))
+    begun: list[str] = []
+    again = dict(compile_pool.Pool(code, 2, meanwhile=lambda: begun.append("once")).compile(jobs))
+    assert begun == ["once"]
     assert again[128].kernels == [untimed], "a kernel from the cache has the same resources"
     for report in (tmp_path / "cache").rglob("ptxas-v.txt"):
         report.write_text(re.sub(r"Used \d+ reg", "Used 77 reg", report.read_text()))

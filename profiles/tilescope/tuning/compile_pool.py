@@ -21,7 +21,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -113,10 +113,19 @@ def forget() -> None:
 
 
 class Pool:
-    """Compiles the configs of one search in ``processes`` at once (0: one a processor), each for ``limit`` seconds at most."""
+    """Compiles the configs of one search in ``processes`` at once (0: one a processor), each for ``limit`` seconds at most.
 
-    def __init__(self, code: Code, processes: int = 0, limit: float = LONGEST) -> None:
-        self._code, self._limit = code, limit
+    ``meanwhile`` is called once they compile, before the first result is waited for.
+    """
+
+    def __init__(
+        self,
+        code: Code,
+        processes: int = 0,
+        limit: float = LONGEST,
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._code, self._limit, self._meanwhile = code, limit, meanwhile
         self._processes = processes or len(os.sched_getaffinity(0))
 
     def compile(self, jobs: Jobs) -> Iterator[tuple[str, Compiled]]:
@@ -158,6 +167,7 @@ class Pool:
     def _asked(self, there: Host, left: dict[str, Sequence[Specialization]]) -> Iterator[tuple[str, Compiled]]:
         """The host's result for each config of ``left``, which is emptied."""
         there.connection.send((dict(os.environ), self._code, left, self._processes, self._limit))
+        self._meanwhile()
         while left:
             name, compiled = there.connection.recv()
             del left[name]

@@ -51,13 +51,12 @@ def capture_all(
 
     Timings older than ``settings["fresh"]`` (UTC, ISO) are made anew.
     """
-    from tilescope.tuning import compile_pool, sweep  # noqa: PLC0415 - they import torch
+    from tilescope.tuning import sweep  # noqa: PLC0415 - it imports torch
 
     sweeps: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
         sweeps.setdefault((case.kernel, case.impl, case.direction, case.workload), []).append(case)
-    # Forks the compiling host while this process has not used the GPU.
-    compile_pool.prepare()
+    sweep.prepare()
     for each in sweeps.values():
         for case, result in sweep.Sweep(each, load(each[0].kernel), settings, begin).race():
             if isinstance(result, BaseException):

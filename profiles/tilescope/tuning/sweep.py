@@ -6,8 +6,10 @@ Imports torch and triton.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -16,6 +18,7 @@ from unittest import mock
 
 import torch
 from tilescope_kernels.spec import FORWARD
+from triton.backends.nvidia.driver import CudaUtils
 from triton.runtime.autotuner import Autotuner
 
 from tilescope.collectors import check, compiler
@@ -40,6 +43,28 @@ _AGAIN, _NEAR = 2, 0.005
 #: Seconds between two writes to the memory, and between two progress lines of one config.
 _KEEP_EVERY, _TELL_EVERY = 1.0, 0.2
 _AUTOTUNED = "an autotuner chooses for it, which this race stands in for"
+
+
+def prepare() -> None:
+    """Forks the compiling host while this process has not used the GPU, and makes the GPU's context in a thread. Never raises.
+
+    The thread also compiles Triton's module for the driver. Both take time in which the configs are read.
+    """
+    compile_pool.prepare()
+    threading.Thread(target=_use_gpu, daemon=True).start()
+
+
+def _use_gpu() -> None:
+    with contextlib.suppress(Exception):  # the first config's own attempt reports it
+        cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+        if cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0:
+            CudaUtils()
+
+
+def _compile_flush() -> None:
+    """Compiles the kernel that flushes the L2, which every config waits for."""
+    with contextlib.suppress(Exception):  # the first config's own attempt reports it
+        cold.Flush()()
 
 
 class Broken(Exception):
@@ -119,7 +144,8 @@ class Sweep:
                 contest.refuse(name, reason)
         configs = {name: parse_config(case.config) for name, case in new.items() if name not in self._refused}
         order = search.order(configs)
-        compiled = compile_pool.Pool(describer.code).compile({name: jobs[name] for name in order}) if order else ()
+        pool = compile_pool.Pool(describer.code, meanwhile=_compile_flush)
+        compiled = pool.compile({name: jobs[name] for name in order}) if order else ()
         broken: Broken | None = None
         try:
             search.run(
