@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tilescope.jobs import supervisor, warm
+from tilescope.jobs import kept_standby, supervisor, warm
 from tilescope.jobs.job import Job
 from tilescope.jobs.process import Standby, WorkerProcess
 from tilescope.runs import store
@@ -212,11 +212,11 @@ def wrap(argv, folder):
     return ["sh", "-c", f'echo counted > "{folder}/log"; exec "$@"', "wrapper", *argv]
 
 
-def answered(standby, into):
+def answered(standby, into, job=None):
     """The id of the process that answers a wrapped job, and its events."""
 
     async def ask():
-        async with WorkerProcess({"action": "nonsense"}, wrap, {}, standby) as worker:
+        async with WorkerProcess(job or {"action": "nonsense"}, wrap, {}, standby) as worker:
             events = [event async for event in worker.events(240)]
             worker.take_wrapped(into)
             return worker.pid, events
@@ -262,6 +262,25 @@ def test_standby_worker_does_not_wait_for_ever(fakes, tmp_path):
     code = "import sys, pathlib; from tilescope.jobs.worker import fork_server as f; f.IDLE = 0; f.stand_by(pathlib.Path(sys.argv[1]))"
     command = [sys.executable, "-c", code, str(tmp_path / "job")]
     assert subprocess.run(command, timeout=300, check=False).returncode == 0
+
+
+def test_next_command_takes_the_worker_that_one_left(forking, tmp_path, monkeypatch):
+    code = "from tilescope.jobs import kept_standby; kept_standby.leave('fakes.wrapped'); kept_standby.leave('fakes.wrapped')"
+    code = f"import sys; sys.path[:0] = {sys.path!r}; {code}"
+    assert subprocess.run([sys.executable, "-c", code], timeout=300, check=False).returncode == 0
+    monkeypatch.setenv("TRITON_DEBUG", "1")
+    assert kept_standby.take("fakes.wrapped") is None, "it has another environment"
+    monkeypatch.delenv("TRITON_DEBUG")
+    monkeypatch.setenv("TILESCOPE_RUNS", "elsewhere")
+    standby = kept_standby.take("fakes.wrapped")
+    assert standby and kept_standby.take("fakes.wrapped") is None, "one command gets it"
+    file = tmp_path / "looks.py"
+    file.write_text("import os\nraise RuntimeError(os.getcwd() + ' ' + os.environ['TILESCOPE_RUNS'])\n")
+    monkeypatch.chdir(tmp_path)
+    pid, events = answered(standby, tmp_path, {"action": "describe", "kernels": [f"{file}:SPEC"]})
+    assert pid == standby.process.pid and f"{tmp_path} elsewhere" in events[-1]["message"]
+    standby.end()
+    assert not alive(pid) and not standby.place.job.parent.exists()
 
 
 def test_measuring_job_has_a_wrapped_worker_stand_by(forking, catalog, monkeypatch):

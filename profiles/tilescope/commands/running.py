@@ -72,14 +72,19 @@ def follow(work: Callable[[Progress], Coroutine[Any, Any, object]]) -> tuple[Loa
 
 @contextlib.contextmanager
 def standing_by(collect: Sequence[str]) -> Iterator[Mapping[str, Standby] | None]:
-    """Standby workers of the wrapped collectors among those that are asked for by name; None without any."""
+    """Standby workers of the wrapped collectors among those that are asked for by name; None without any.
+
+    Those that a job has taken are replaced for the next command.
+    """
     if not (names := [name for name in collect if name in KNOWN]):
         yield None
         return
-    from tilescope.jobs import supervisor  # noqa: PLC0415
+    from tilescope.jobs import kept_standby, supervisor  # noqa: PLC0415
 
     with supervisor.standing_by(names) as standing:
         yield standing or None
+    for name in (name for name, standby in standing.items() if standby.taken):
+        kept_standby.leave(name)
 
 
 async def _until_stopped(work: Coroutine[Any, Any, object]) -> None:

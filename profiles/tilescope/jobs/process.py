@@ -38,7 +38,8 @@ _LOOKS, _PAUSE = 5, 0.01
 
 #: The start of these folders' names, which no person's folder is likely to have.
 PREFIX = "tilescope-scratch-"
-_LOCK = "lock"
+#: The file with the id of a process whose folder another command may take over.
+PID = "pid"
 #: Age in seconds from which a folder without a lock file counts as abandoned: its creator locks it at once.
 _UNLOCKED = 3600.0
 #: The same for the folder of a run.
@@ -55,13 +56,13 @@ class StartError(RuntimeError):
 
 
 class Scratch:
-    """A folder for temporary files, removed by ``close``. Raises OSError where none can be made."""
+    """A folder for temporary files, or one that another process has made; ``close`` removes it. Raises OSError where none can be made."""
 
-    def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+    def __init__(self, made: Path | None = None) -> None:
+        self.path = made or Path(tempfile.mkdtemp(prefix=PREFIX))
         try:
-            self._lock = (self.path / _LOCK).open("w")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = (self.path / warm.LOCK).open("w")
+            fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             shutil.rmtree(self.path, ignore_errors=True)
             raise
@@ -79,27 +80,29 @@ class Scratch:
 
 
 class Place:
-    """A worker's temporary folder, and the reading ends of the two pipes for its events and its output. Raises OSError.
+    """A worker's temporary folder, and the two pipes for its events and its output. Raises OSError.
 
     ``job`` is the file of the job's description, ``wrapped`` the folder for the wrapper's output. An ``attached`` worker has this
-    process's standard input and output, and its pipe stays empty.
+    process's standard input and output, and its pipe stays empty. ``made`` is the folder of a worker that another process started.
     """
 
-    def __init__(self, attached: bool = False) -> None:
-        self.events = self.output = self._writing = -1
+    def __init__(self, attached: bool = False, made: Path | None = None) -> None:
+        self.events = self.output = -1
         self._attached = attached
-        self._scratch = Scratch()
+        self._scratch = Scratch(made)
         folder = self._scratch.path
         self.mark, self.job, self.wrapped = folder.name, folder / "job.json", folder / "wrapped"
         try:
-            for made in (self.wrapped, folder / "tmp"):
-                made.mkdir()
-            # A pipe needs no disk and slows a writer that is too fast. It has a name because a wrapper may close inherited
-            # descriptors. It is also open for writing, so that reading never sees an end of file.
-            os.mkfifo(folder / "events")
+            if made is None:
+                self.wrapped.mkdir()
+                (folder / "tmp").mkdir()
+                # A pipe needs no disk and slows a writer that is too fast. It has a name because a wrapper may close inherited
+                # descriptors, and because another process may read it later.
+                os.mkfifo(folder / "events")
+                os.mkfifo(folder / "output")
+            # Also open for writing, so that reading never sees an end of file.
             self.events = os.open(folder / "events", os.O_RDWR | os.O_NONBLOCK)
-            self.output, self._writing = os.pipe()
-            os.set_blocking(self.output, False)
+            self.output = os.open(folder / "output", os.O_RDWR | os.O_NONBLOCK)
             for pipe in (self.events, self.output):
                 with contextlib.suppress(OSError, AttributeError):  # where the system allows it, to read less often
                     fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 1 << 20)
@@ -121,10 +124,7 @@ class Place:
     async def fork(self, variables: Mapping[str, str]) -> warm.Forked | None:
         """A worker of the fork server; None where it must be started cold."""
         with self._standard() as files:
-            forked = await warm.fork(self.job, variables, files)
-        if forked:
-            self._hand_over()
-        return forked
+            return await warm.fork(self.job, variables, files)
 
     def start(self, wrap: Wrap | None, variables: Mapping[str, str], *more: str) -> StartedProcess:
         """A worker in a process group of its own, with further arguments ``more``. Raises OSError."""
@@ -134,7 +134,6 @@ class Place:
                 wrap(own, self.wrapped) if wrap else own, stdin=given, stdout=out, stderr=error, env=variables,
                 start_new_session=True,
             )  # fmt: skip
-        self._hand_over()
         return StartedProcess(started)
 
     @contextlib.contextmanager
@@ -143,21 +142,15 @@ class Place:
         if self._attached:
             yield 0, 1, 2
             return
-        null = os.open(os.devnull, os.O_RDONLY)
+        null, written = os.open(os.devnull, os.O_RDONLY), os.open(self.job.with_name("output"), os.O_RDWR)
         try:
-            yield null, self._writing, self._writing
+            yield null, written, written
         finally:
             os.close(null)
-
-    def _hand_over(self) -> None:
-        """Closes this process's writing end of the output's pipe, which the worker has inherited."""
-        if self._writing >= 0:
-            os.close(self._writing)
-            self._writing = -1
+            os.close(written)
 
     def close(self) -> None:
         """Closes the pipes and removes the folder."""
-        self._hand_over()
         for number in (self.events, self.output):
             if number >= 0:
                 os.close(number)
@@ -182,17 +175,43 @@ class StartedProcess:
         return status
 
 
+class KeptProcess:
+    """A process that another one started, by the file ``pid`` in its folder. Only that one learns its exit status: here it is 0."""
+
+    def __init__(self, folder: Path) -> None:
+        self.pid = int((folder / PID).read_text())
+        self._sign = f"{warm.MARK}={folder.name}".encode()
+
+    @property
+    def returncode(self) -> int | None:
+        with contextlib.suppress(OSError):
+            if self._sign in Path(f"/proc/{self.pid}/environ").read_bytes().split(b"\0"):
+                return None
+        return 0
+
+    async def wait(self) -> int:
+        """0, once it has ended."""
+        while self.returncode is None:
+            await asyncio.sleep(_PAUSE)
+        return 0
+
+
 class Standby:
     """A wrapped worker that was started before its job is known: it imports torch and makes a CUDA context meanwhile.
 
-    Raises OSError where it cannot be started. ``end`` kills it, unless it has got a job.
+    Raises OSError where it cannot be started. ``end`` kills it, unless it has got a job. ``kept`` is the folder of a worker that
+    another command has left (``kept_standby``).
     """
 
-    def __init__(self, wrap: Wrap, environment: Mapping[str, str]) -> None:
-        self.place = Place()
+    def __init__(self, wrap: Wrap, environment: Mapping[str, str], kept: Path | None = None) -> None:
+        self.place = Place(made=kept)
+        self.process: StartedProcess | KeptProcess
         try:
             self.variables = self.place.variables(environment)
-            self.process = self.place.start(wrap, self.variables, warm.STAND_BY, str(os.getpid()))
+            if kept:
+                self.process = KeptProcess(kept)
+            else:
+                self.process = self.place.start(wrap, self.variables, warm.STAND_BY, str(os.getpid()))
         except BaseException:
             self.place.close()
             raise
@@ -229,7 +248,7 @@ class WorkerProcess:
         self._job, self._wrap, self._environment, self._standby = job, wrap, environment or {}, standby
         self._lines, self._log = EventLines(), BoundedLog()
         self._place: Place | None = None
-        self._process: StartedProcess | warm.Forked | None = None
+        self._process: StartedProcess | KeptProcess | warm.Forked | None = None
         #: Seconds without a new event after which it is killed.
         self.patience = 0.0
         self._left = False
@@ -258,7 +277,7 @@ class WorkerProcess:
             elif self._wrap is None:
                 self._process = await place.fork(variables)
             self._process = self._process or place.start(self._wrap, variables)
-            asyncio.get_running_loop().add_reader(place.output, self._hear_output)
+            asyncio.get_running_loop().add_reader(place.output, self._take_output)
         except BaseException as error:
             self._close()
             if isinstance(error, Exception):
@@ -272,18 +291,12 @@ class WorkerProcess:
         finally:
             self._close()
 
-    def _hear_output(self) -> None:
-        if self._place and not self._take_output():
-            asyncio.get_running_loop().remove_reader(self._place.output)
-
-    def _take_output(self) -> bool:
-        """Adds one piece of output to the log. Returns False when every writer has closed the pipe."""
+    def _take_output(self) -> None:
+        """Adds one piece of output to the log."""
         with contextlib.suppress(BlockingIOError):
             piece = os.read(self._place.output, _PIECE) if self._place else b""
             self._log.write(piece)
             self._on_output(piece)
-            return bool(piece)
-        return True
 
     async def events(self, patience: float) -> AsyncGenerator[dict[str, Any]]:
         """The worker's events until it has ended. Kills it after ``patience`` seconds without a new event, which may be changed.
@@ -378,7 +391,8 @@ class WorkerProcess:
             # Not until its end, because a process that outlives the worker may hold the pipe open.
             for _ in range(_LAST):
                 known = self._log.written
-                if not self._take_output() or self._log.written == known:
+                self._take_output()
+                if self._log.written == known:
                     break
         said, ignored = self._log.text(), self._lines.ignored
         return f"{said}\n[{ignored} lines in the worker's stream of events were no events]" if ignored else said
@@ -450,7 +464,7 @@ def sweep(runs: Path) -> int:
 
     swept = 0
     for folder in _folders(Path(tempfile.gettempdir()), PREFIX):
-        swept += _remove(folder, _LOCK, _UNLOCKED)
+        swept += _remove(folder, warm.LOCK, _UNLOCKED)
     for folder in _folders(runs, store.PARTIAL):
         holds = journal.kept(folder) or any((folder / "parts").glob("*"))
         swept += 0 if holds else _remove(folder, ".lock", _BEGUN)

@@ -24,7 +24,17 @@ from tilescope.collectors import check, interpreter
 from tilescope.collectors.conditions import conditions
 from tilescope.hardware import device
 from tilescope.hardware.gpu_lock import gpu_lock
-from tilescope.jobs import attempt, kept_ceilings, process, ptxas, questions, triton_cache, warm, worker_output
+from tilescope.jobs import (
+    attempt,
+    kept_ceilings,
+    kept_standby,
+    process,
+    ptxas,
+    questions,
+    triton_cache,
+    warm,
+    worker_output,
+)
 from tilescope.jobs.job import ON_GPU, TIMED, Catalog, Job, OnEvent, WorkerError, declared_cost, patience
 from tilescope.jobs.ledger import Ledger
 from tilescope.jobs.versions import versions
@@ -313,12 +323,14 @@ def standing_by(names: Iterable[str]) -> Iterator[dict[str, process.Standby]]:
 
 
 def stand_by(name: str) -> process.Standby | None:
-    """A standby worker for a wrapped collector; None for another one, and where no processor is free for it."""
-    collector = collectors.load(name)
-    if _is_cold() or not roomy() or not hasattr(collector, "command"):
+    """A standby worker for a wrapped collector; None for another one, and where no processor is free for it.
+
+    It is the one that an earlier command has left, or a new one.
+    """
+    if _is_cold() or not roomy() or not hasattr(collectors.load(name), "command"):
         return None
     with contextlib.suppress(OSError, RuntimeError):  # also where there is no GPU or no ncu
-        return process.Standby(collector.command, getattr(collector, "environment", dict)())
+        return kept_standby.take(name) or process.Standby(*kept_standby.wrapping(name))
     return None
 
 

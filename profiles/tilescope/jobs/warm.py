@@ -3,8 +3,8 @@
 - The *fork server* (``tilescope.jobs.worker.fork_server``) has them imported and forks a worker for each job. It serves all
   processes of one user with the same Python, environment and limits. It ends when an imported file changes, and after five
   idle minutes.
-- A *standby worker* (``process.stand_by``) runs under a wrapper such as ncu, which starts its program itself. A job starts it
-  while its other collectors measure.
+- A *standby worker* (``supervisor.stand_by``) runs under a wrapper such as ncu, which starts its program itself. A job starts it
+  while its other collectors measure. A command that used one leaves another for the next command (``kept_standby``).
 
 Any other worker starts cold, and so does every worker with ``TILESCOPE_RESIDENT=0``. Imports neither torch nor triton.
 """
@@ -36,7 +36,9 @@ SWITCH = "TILESCOPE_RESIDENT"
 MARK = "TILESCOPE_WORKER"
 #: Options of Python for a worker, before the file of its job.
 WORKER = ("-P", "-m", "tilescope.jobs.worker")
-#: The worker's argument for standby; the id of the process that it waits for follows.
+#: The file that the users of a worker's temporary folder lock.
+LOCK = "lock"
+#: The worker's argument for standby; the id of the process that it dies with follows, 0 for none.
 STAND_BY = "stand-by"
 #: Variables that differ between terminals and affect no import, so that terminals share a server. A worker still gets its own.
 _NO_MATTER = frozenset(

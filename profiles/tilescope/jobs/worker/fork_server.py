@@ -269,16 +269,18 @@ def _unsafe() -> str:
     return "an import opened the GPU" if any(file.startswith("/dev/nvidia") for file in opened) else ""
 
 
-def stand_by(job: Path) -> None:
+def stand_by(job: Path, *, kept: bool = False) -> None:
     """Imports a worker's modules, makes a CUDA context if the GPU can be shared, and returns once the job exists.
 
-    Ends the process after ``IDLE`` seconds.
+    Ends the process after ``IDLE`` seconds. One that is ``kept`` for another command uses no GPU, and locks its folder.
     """
     until = time.monotonic() + IDLE
     with contextlib.suppress(Exception):
+        if kept:
+            fcntl.flock(os.open(job.with_name(warm.LOCK), os.O_RDWR), fcntl.LOCK_SH)
         for name in (*FIRST, "tilescope.collectors.events"):
             importlib.import_module(name)
-        if device.shareable():
+        if device.shareable() and not kept:
             torch = importlib.import_module("torch")
             torch.zeros(1, device="cuda")
             torch.cuda.synchronize()

@@ -44,9 +44,14 @@ def main(arguments: list[str]) -> int:
     """Runs the job in the file that ``arguments`` names, and waits for the file on standby. Returns the exit status."""
     file, *standing = arguments
     if standing:
-        _die_with(int(standing[1]))
-        fork_server.stand_by(Path(file))
+        waited_for = int(standing[1])
+        _die_with(waited_for or None)
+        fork_server.stand_by(Path(file), kept=not waited_for)
     job = json.loads(Path(file).read_text(encoding="utf-8"))
+    if standing:
+        # Not cleared: the wrapper's variables stay.
+        os.environ.update(job["environment"])
+        os.chdir(job["directory"])
     _die_with(job.get("supervisor"))
     _work_in(job.get("temporary"))
     emit = _protocol(job.get("events"))
