@@ -20,22 +20,30 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 @triton.jit
 def product_kernel(  # noqa: PLR0917
     a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    BARRIERS: tl.constexpr, ACROSS: tl.constexpr, WHILE: tl.constexpr,
+    BARRIERS: tl.constexpr, ACROSS: tl.constexpr, WHILE: tl.constexpr, TRIANGLE: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    rm = tl.program_id(0) * BM + tl.arange(0, BM)
-    rn = tl.program_id(1) * BN + tl.arange(0, BN)
+    row, column = tl.program_id(0), tl.program_id(1)
+    if TRIANGLE:
+        # The rows of a triangle have from one step to all. The longest are the last, or the first.
+        row = column if LAST else tl.num_programs(1) - 1 - column
+        column = tl.program_id(0)
+        K_END = tl.cdiv(K * (row + 1), tl.num_programs(1) * BK) * BK
+    else:
+        K_END = K
+    rm = row * BM + tl.arange(0, BM)
+    rn = column * BN + tl.arange(0, BN)
     rk = tl.arange(0, BK)
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     if WHILE:
         # Triton pipelines no while loop.
         k = 0
-        while k < K:
+        while k < K_END:
             x = tl.load(a + rm[:, None] * K + (k + rk)[None, :])
             y = tl.load(b + (k + rk)[:, None] * N + rn[None, :])
             acc = tl.dot(x, y, acc)
             k += BK
-        K = 0
-    for k in range(0, K, BK):
+        K_END = 0
+    for k in range(0, K_END, BK):
         x = tl.load(a + rm[:, None] * K + (k + rk)[None, :])
         y = tl.load(b + (k + rk)[:, None] * N + rn[None, :])
         for _ in tl.static_range(BARRIERS):
@@ -115,8 +123,9 @@ def _supply(  # noqa: PLR0917
 @gluon.jit
 def _multiply(  # noqa: PLR0917
     FIRST: gl.constexpr, PARTS: gl.constexpr, c_ptr, a_ring, b_ring, ready, free, m, n, N, K, PLACES: gl.constexpr,
+    one, WORK: gl.constexpr,
 ):  # fmt: skip
-    """Multiplies ``PARTS`` of the four parts of 64 rows, from ``FIRST``."""
+    """Multiplies ``PARTS`` of the four parts of 64 rows, from ``FIRST``, and each step ``WORK`` times by ``one``."""
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
     t0 = gl.zeros([64, 128], gl.float32, LAYOUT)
     t1 = gl.zeros([64, 128], gl.float32, LAYOUT)
@@ -131,6 +140,12 @@ def _multiply(  # noqa: PLR0917
             t2 = warpgroup_mma(a_ring.index(slot * 4 + FIRST + 2), b_ring.index(slot), t2, is_async=True)
         t0, t1, t2 = warpgroup_mma_wait(0, deps=[t0, t1, t2])
         mbarrier.arrive(free.index(slot), count=1)
+        for _ in gl.static_range(WORK):
+            t0 *= one
+            if PARTS > 1:
+                t1 *= one
+            if PARTS > 2:
+                t2 *= one
     across = n + gl.arange(0, 128, layout=gl.SliceLayout(0, LAYOUT))[None, :]
     rows = m + FIRST * 64 + gl.arange(0, 64, layout=gl.SliceLayout(1, LAYOUT))[:, None]
     gl.store(c_ptr + rows * N + across, t0.to(gl.float16))
@@ -142,7 +157,8 @@ def _multiply(  # noqa: PLR0917
 
 @gluon.jit
 def partitions_kernel(  # noqa: PLR0917
-    a_tiles, b_tiles, next_ptr, c_ptr, N, K, PARTS: gl.constexpr, PLACES: gl.constexpr, CHAIN: gl.constexpr,
+    a_tiles, b_tiles, next_ptr, c_ptr, one, N, K, PARTS: gl.constexpr, PLACES: gl.constexpr, CHAIN: gl.constexpr,
+    WORK: gl.constexpr,
 ):  # fmt: skip
     """One warp copies, two groups of warps multiply: the first ``PARTS`` of a tile's four parts, the second the others."""
     a_ring = gl.allocate_shared_memory(gl.float16, [PLACES * 4, 64, 64], a_tiles.layout)
@@ -156,8 +172,8 @@ def partitions_kernel(  # noqa: PLR0917
     m, n = gl.program_id(0) * 256, gl.program_id(1) * 128
     gl.warp_specialize(
         [
-            (_multiply, (0, PARTS, c_ptr, a_ring, b_ring, ready, free, m, n, N, K, PLACES)),
-            (_multiply, (PARTS, 4 - PARTS, c_ptr, a_ring, b_ring, ready, free, m, n, N, K, PLACES)),
+            (_multiply, (0, PARTS, c_ptr, a_ring, b_ring, ready, free, m, n, N, K, PLACES, one, WORK)),
+            (_multiply, (PARTS, 4 - PARTS, c_ptr, a_ring, b_ring, ready, free, m, n, N, K, PLACES, one, WORK)),
             (_supply, (a_tiles, b_tiles, next_ptr, a_ring, b_ring, ready, free, m, n, K, PLACES, CHAIN)),
         ],
         [4, 1],
@@ -200,11 +216,21 @@ def _given(a, b):
     return given, torch.empty(a.shape[0], b.shape[1], device=a.device, dtype=a.dtype)
 
 
-def partitions(a, b, *, parts=2, places=3, chain=False):
+def partitions(a, b, *, parts=2, places=3, chain=False, work=0):
     tiles, c = _given(a, b)
     following = torch.arange(16, a.shape[1] + 16, 1, dtype=torch.int32, device=a.device)
     partitions_kernel[a.shape[0] // 256, b.shape[1] // 128](
-        *tiles, following, c, b.shape[1], a.shape[1], PARTS=parts, PLACES=places, CHAIN=chain, num_warps=4
+        *tiles,
+        following,
+        c,
+        1.0,
+        b.shape[1],
+        a.shape[1],
+        PARTS=parts,
+        PLACES=places,
+        CHAIN=chain,
+        WORK=work,
+        num_warps=4,
     )
     return c
 
@@ -216,15 +242,16 @@ def alone(a, b, *, ahead=3):
 
 
 def product(
-    a, b, *, BM=128, BN=128, BK=64, barriers=0, across=False, through_while=False, num_stages=4,
-    num_warps=8,
+    a, b, *, BM=128, BN=128, BK=64, barriers=0, across=False, through_while=False, triangle=False, last=False,
+    num_stages=4, num_warps=8,
 ):  # fmt: skip
     M, K = a.shape
     N = b.shape[1]
     c = torch.empty((N, M, 16) if across else (M, N), device=a.device, dtype=a.dtype)
-    product_kernel[M // BM, N // BN](
+    grid = M // BM, N // BN
+    product_kernel[grid[::-1] if triangle else grid](
         a, b, c, M, N, K, BM=BM, BN=BN, BK=BK, BARRIERS=barriers, ACROSS=across, WHILE=through_while,
-        num_stages=num_stages, num_warps=num_warps,
+        TRIANGLE=triangle, LAST=last, num_stages=num_stages, num_warps=num_warps,
     )  # fmt: skip
     return c[..., 0].t() if across else c
 
@@ -247,6 +274,13 @@ def _cost(workload, _direction):
     return Cost(2 * m * n * k, 2 * (m * k + k * n), 2 * m * n, workload.dtype)
 
 
+def _reference(a, b):
+    """The product of a triangle: of each tile's rows as many steps as its place asks for."""
+    tiles = a.shape[0] // 128
+    ends = ((torch.arange(tiles, device=a.device) + 1) * a.shape[1] // tiles + 63) // 64 * 64
+    return (a * (torch.arange(a.shape[1], device=a.device) < ends.repeat_interleave(128)[:, None])) @ b
+
+
 def _spec(name, size, fault, twin, call=product):
     """A kernel whose implementations are ``fault`` and ``twin``, with these settings of ``call``."""
     return KernelSpec(
@@ -255,8 +289,8 @@ def _spec(name, size, fault, twin, call=product):
             key: Implementation(lambda a, b, settings=settings: call(a, b, **settings))
             for key, settings in (("fault", fault), ("twin", twin))
         },
-        reference=lambda a, b: a @ b, inputs=_inputs, cost=_cost, tolerance={"fp16": 2e-3},
-        workloads=(Workload(dict(zip("mnk", size, strict=True)), "fp16", label="one"),),
+        reference=_reference if fault.get("triangle") else lambda a, b: a @ b, inputs=_inputs, cost=_cost,
+        tolerance={"fp16": 2e-3}, workloads=(Workload(dict(zip("mnk", size, strict=True)), "fp16", label="one"),),
     )  # fmt: skip
 
 
@@ -276,12 +310,14 @@ BARRIERS = _spec("barriers", (2048, 2048, 2048), {"barriers": 8}, {})
 SHALLOW = _spec("shallow", (2048, 2048, 2048), {"num_stages": 2, "BK": 32}, {})
 WHILE = _spec("while", (2048, 2048, 2048), {"through_while": True}, {})
 RING = _spec("ring", (3072, 1408, 4096), {"places": 1}, {}, partitions)
-UNEVEN = _spec("uneven", (3072, 1408, 4096), {"parts": 3}, {}, partitions)
+UNEVEN = _spec("uneven", (3072, 1408, 4096), {"parts": 3, "work": 12}, {"work": 12}, partitions)
 CHAIN = _spec("chain", (3072, 1408, 4096), {"chain": True}, {}, partitions)
+LONG_LAST = _spec("long_last", (4224, 1024, 8192), {"triangle": True, "last": True}, {"triangle": True})
 ALONE = _spec("alone", (2048, 2048, 4096), {"ahead": 0}, {}, alone)
 #: The rule that names each fault.
 RULES = {
     "ONE_STAGE": "shallow-pipeline", "EPILOGUE": "epilogue-alone", "BARRIERS": "block-barriers", "SHALLOW": "shallow-pipeline",
     "WHILE": "shallow-pipeline", "RING": "shallow-pipeline",
     "UNEVEN": "uneven-warps", "CHAIN": "starved-products", "ALONE": "shallow-pipeline",
+    "LONG_LAST": "long-tail",
 }  # fmt: skip

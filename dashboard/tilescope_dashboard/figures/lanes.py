@@ -119,7 +119,7 @@ def _columns(rows: pd.DataFrame, shared: pd.DataFrame, kind: str) -> dict[str, A
     return {
         "lane": ["", *rows["lane"], *shared["impl"]], "start": [math.nan, *rows["start"], *shared["left"]],
         "end": [math.nan, *rows["end"], *shared["right"]], "name": ["", *rows["name"], *together],
-        "awaits": ["", *rows["awaits"].where(rows["awaits"] != "", "-"), *quiet],
+        "awaits": ["", *(awaits or "-" for awaits in rows["awaits"]), *quiet],
         "line": ["", *(str(n) if n else "-" for n in rows["line"]), *quiet],
         "alpha": [plain, *np.where(rows["chosen"], plain, 0.12), *([plain / 2] * len(shared))], **texts,
     }  # fmt: skip

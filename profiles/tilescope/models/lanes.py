@@ -62,9 +62,9 @@ def program(spans: pd.DataFrame, launch: int, number: int) -> pd.DataFrame:
         for warp, group in zip(known["warp"], known["group"], strict=True)
     }
     first = own["start"].min()
-    return own.assign(lane=own["warp"].map(names), start=own["start"] - first, end=own["end"] - first).reset_index(
-        drop=True
-    )
+    return own.assign(
+        lane=own["warp"].map(names).astype("category"), start=own["start"] - first, end=own["end"] - first
+    ).reset_index(drop=True)
 
 
 def longest_wait(lines: pd.DataFrame) -> Wait | None:

@@ -1,8 +1,4 @@
-"""Decodes the buffer that Proton's records fill on the GPU. Needs neither torch nor triton.
-
-Each program has a part of the buffer: ten words of head, a count of words for each warp, and each warp's records. A full part is
-overwritten from its start. A record is two words: a bit for the end, eight bits of scope and 43 bits of the SM's clock.
-"""
+"""Decodes the buffer that records fill on the GPU, as ``lowering`` lays it out. Needs neither torch nor triton."""
 
 from __future__ import annotations
 
@@ -10,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-#: Words of a program's head: a mark, the program, its SM, bytes of records, and the global time when it began and ended (two each).
-HEAD = 10
-_MARK, _END, _SCOPE, _SCOPE_BITS, _HIGH = 0xDEADBEEF, 1 << 31, 23, 0xFF, 0x7FF
+from tilescope.collectors.lanes.lowering import HEAD, MARK, WARP, Stretch, first, words_of
+
+_LAP = 1 << 32
 
 
 class Damaged(ValueError):
@@ -24,7 +20,7 @@ class Program:
     """The records of a program. Times of its ``start`` and ``end`` are the GPU's global nanoseconds.
 
     ``warps`` has an array for each warp with a row for each record: scope, whether it ends the scope, and the SM's cycles.
-    ``lost`` records of a warp were overwritten, which are its earliest.
+    ``lost`` words of a warp's records had no room, which are its last.
     """
 
     number: int
@@ -35,38 +31,63 @@ class Program:
     lost: list[int]
 
 
-def program(words: np.ndarray, warps: int) -> Program:
+def program(words: np.ndarray, warps: int, stretches: list[Stretch]) -> Program:
     """Decodes a program's part of the buffer, an array of uint32. Raises Damaged."""
-    if len(words) < HEAD + warps or words[0] != _MARK:
+    if len(words) < first(warps) or words[0] != MARK:
         raise Damaged("no program wrote this part of the buffer")
-    start, end = (int(times(words[None, :HEAD], at)[0]) for at in (4, 6))
+    head = words[None, : first(warps)]
     room = int(words[3]) // 4 // warps
-    found, lost = [], []
+    found, lost, zero = [], [], None
     for warp in range(warps):
-        count = int(words[HEAD + warp])
-        own = words[HEAD + warps + warp * room :][:room]
-        kept = own[: min(count, room)]
-        if count > room:
-            kept = np.roll(own, -(count % room))
-        found.append(_records(kept.reshape(-1, 2)))
-        lost.append(max(0, count - room) // 2)
-    return Program(int(words[1]), int(words[2]), start, end, found, lost)
+        count = int(counts(head)[0, warp])
+        own = _records(words[first(warps) + warp * room :][: min(count, room)], stretches)
+        if len(own):
+            # Of the clock there are 32 bits. It goes forward in a warp, and all warps begin within half a lap.
+            cycles = own[0, 2] + np.concatenate([[0], np.cumsum(np.diff(own[:, 2]) % _LAP)])
+            zero = own[0, 2] if zero is None else zero
+            own[:, 2] = cycles + (
+                _LAP if own[0, 2] - zero < -_LAP // 2 else -_LAP if own[0, 2] - zero > _LAP // 2 else 0
+            )
+        found.append(own)
+        lost.append(max(0, count - room))
+    return Program(int(words[1]), int(words[2]), int(begun(head)[0]), int(ended(head)[0]), found, lost)
 
 
-def longest(heads: np.ndarray) -> int:
-    """The most words of records of a warp. ``heads`` are programs' heads with the counts of their warps."""
-    return int(heads[:, HEAD:].max())
+def counts(heads: np.ndarray) -> np.ndarray:
+    """The words of records of each program's warps. ``heads`` are the first words of programs' parts, up to their records."""
+    return heads[:, HEAD::WARP]
 
 
-def times(heads: np.ndarray, at: int) -> np.ndarray:
-    """The global nanoseconds at word ``at`` of each head: 4 of the programs' starts, 6 of their ends."""
-    found: np.ndarray = heads[:, at].astype(np.int64) | heads[:, at + 1].astype(np.int64) << 32
+def begun(heads: np.ndarray) -> np.ndarray:
+    """The global nanoseconds at which each program began."""
+    return _times(heads[:, 4], heads[:, 5])
+
+
+def ended(heads: np.ndarray) -> np.ndarray:
+    """The global nanoseconds at which the last warp of each program ended."""
+    found: np.ndarray = _times(heads[:, HEAD + 2 :: WARP], heads[:, HEAD + 3 :: WARP]).max(axis=1)
     return found
 
 
-def _records(pairs: np.ndarray) -> np.ndarray:
-    tags, low = pairs[:, 0].astype(np.int64), pairs[:, 1].astype(np.int64)
-    return np.stack([tags >> _SCOPE & _SCOPE_BITS, tags & _END != 0, (tags & _HIGH) << 32 | low], axis=1)
+def _times(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    found: np.ndarray = low.astype(np.int64) | high.astype(np.int64) << 32
+    return found
+
+
+def _records(words: np.ndarray, stretches: list[Stretch]) -> np.ndarray:
+    """Scope, whether it ends the scope, and the clock of each record of a warp."""
+    found = []
+    at = 0
+    while at < len(words):
+        moments = stretches[int(words[at])]
+        clocks = words[at + 1 : at + 1 + len(moments)].tolist()
+        found += [
+            (record >> 1, record & 1, clock)
+            for clock, shared in zip(clocks, moments, strict=False)
+            for record in shared
+        ]
+        at += words_of(moments)
+    return np.array(found, dtype=np.int64).reshape(-1, 3)
 
 
 def spans(records: np.ndarray) -> list[tuple[int, int, int]]:
@@ -90,5 +111,5 @@ def rate(programs: list[Program]) -> float:
         if known and not any(one.lost) and one.end - one.start > longest:
             longest = one.end - one.start
             cycles = max(own[-1, 2] for own in known) - min(own[0, 2] for own in known)
-            best = float(cycles) / longest
+            best = float(cycles) / longest or float("nan")
     return best

@@ -46,13 +46,13 @@ def unavailable() -> str | None:
     """Why lanes cannot be recorded here, or None."""
     if reason := device.unavailable():
         return reason
-    if importlib.util.find_spec("triton") is None or importlib.util.find_spec("triton.profiler") is None:
-        return "lanes need Triton with Proton: pip install triton"
+    if importlib.util.find_spec("triton") is None:
+        return "lanes need Triton: pip install triton"
     return unserved(importlib.metadata.version("triton"))
 
 
 def unserved(triton: str) -> str | None:
-    """Why lanes cannot be recorded with this release of Triton, or None: later ones insert records in another way."""
+    """Why lanes cannot be recorded with this release of Triton, or None: with later ones no lanes were recorded yet."""
     if tuple(map(int, triton.split(".")[:2])) <= NEWEST_TRITON:
         return None
     return f"lanes need Triton {'.'.join(map(str, NEWEST_TRITON))} or older, here is {triton}"
@@ -97,11 +97,6 @@ def recorded(
                 run()
             except recording.TooLarge as error:
                 room = most = error.room
-                continue
-            except records.TooMany:
-                if len(levels) == 1:
-                    raise
-                levels.pop(0)
                 continue
             torch.cuda.synchronize()
             if not made.launches:

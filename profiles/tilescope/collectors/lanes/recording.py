@@ -1,6 +1,6 @@
 """Compiles kernels with records and keeps what their launches write. Imports triton: worker-side only.
 
-Proton's passes turn the records into code that writes to a buffer, which Triton's launcher asks an allocator for.
+Records go to the buffer of Triton's profilers, which its launcher asks an allocator for.
 """
 
 from __future__ import annotations
@@ -15,22 +15,19 @@ from typing import Any
 from unittest import mock
 
 from triton import knobs
-from triton._C.libtriton import ir, passes, proton
-from triton.backends.nvidia.compiler import CUDABackend
+from triton._C.libtriton import ir
 from triton.backends.nvidia.driver import CudaLauncher
 from triton.runtime import _allocation
 
-from tilescope.collectors.lanes import buffer, records, sampling
+from tilescope.collectors.lanes import buffer, lowering, records, sampling
 from tilescope.execution import stage_hooks
 
 #: Bytes of records a warp, powers of two: those to begin with, the most and the least.
 ROOM, LARGEST, _LEAST = 1 << 14, 1 << 19, 1 << 8
-#: The most bytes of records of all programs of a launch, whose places Proton counts in 32 bits.
-_MOST = 1 << 30
+#: The most bytes of records of all programs of a launch: a GiB, and room for their heads.
+_MOST = 9 << 27
 #: The most bytes of records of all launches of a call.
 _KEPT = 8 << 30
-#: Triton rounds the warps of a program with partitions up to a multiple.
-_GROUP = 4
 _ALIGNMENT = 128
 
 
@@ -44,7 +41,7 @@ class TooLarge(Exception):
 
 @dataclass
 class Launched:
-    """A launch with records: its kernel, its grid, its warps, and the recorded operations by scope's number.
+    """A launch with records: its kernel, its grid, its warps, what each scope's number stands for, and the code's stretches.
 
     ``buffer`` has ``size`` bytes for each program.
     """
@@ -53,7 +50,8 @@ class Launched:
     file: str
     grid: tuple[int, int, int]
     warps: int
-    operations: dict[int, records.Operation | str]
+    scopes: list[records.Operation | str]
+    stretches: list[lowering.Stretch]
     size: int
     buffer: Any = None
 
@@ -70,33 +68,9 @@ class Recording:
     keeping: bool = True
     left_out: int = 0
     compiled: dict[str, records.Recorded] = field(default_factory=dict)
-    scopes: dict[str, dict[int, str]] = field(default_factory=dict)
+    lowered: dict[str, lowering.Lowered] = field(default_factory=dict)
     launches: list[Launched] = field(default_factory=list)
     current: Launched = field(init=False)
-
-
-class _Passes:
-    """Stands for Triton's instrumentation: the passes that turn records into code."""
-
-    #: Bytes of records of a program of the kernel that is being compiled.
-    room = 0
-
-    def load_dialects(self, context: Any) -> None:
-        proton.load_dialects(context)
-
-    def patch(self, stage: str, manager: Any, _context: Any) -> None:
-        if stage == "ttgpuir_to_llvmir":
-            # Shared memory is the kernel's: records go to global memory. The last argument asks for a clock of 64 bits: one of 32 is
-            # no faster.
-            proton.add_convert_proton_to_protongpu(
-                manager, proton.METRIC_TYPE.CYCLE, proton.SAMPLING_STRATEGY.NONE, "", proton.GRANULARITY.WARP,
-                proton.BUFFER_STRATEGY.CIRCULAR, proton.BUFFER_TYPE.GLOBAL, self.room, 0, 1, _ALIGNMENT, True,
-            )  # fmt: skip
-            passes.common.add_cse(manager)
-            proton.add_allocate_proton_shared_memory(manager)
-        else:
-            proton.add_allocate_proton_global_scratch_buffer(manager)
-            proton.add_convert_proton_nvidia_gpu_to_llvm(manager)
 
 
 @contextlib.contextmanager
@@ -107,23 +81,27 @@ def recording(kinds: Collection[str], room: int = ROOM) -> Iterator[Recording]:
     where the kernel cannot get records, and a launch raises NotRecordable or TooLarge where its records do not fit.
     """
     made = Recording(kinds, room)
-    instrumentation = _Passes()
 
     def hook(_backend: Any, stages: dict[str, Any]) -> None:
-        to_ttgir = stages["ttgir"]
+        to_ttgir, to_ptx = stages["ttgir"], stages["ptx"]
 
-        def recorded(source: Any, metadata: Any) -> Any:
+        def marked(source: Any, metadata: Any) -> Any:
             module = to_ttgir(source, metadata)
-            return _with_records(module, metadata["hash"], made, instrumentation)
+            made.compiled[metadata["hash"]] = found = records.insert(str(module), made.kinds)
+            return _parsed(found.text, module.context)
 
-        stages["ttgir"] = recorded
+        def recorded(source: Any, metadata: Any) -> str:
+            made.lowered[metadata["hash"]] = found = lowering.lower(to_ptx(source, metadata), room)
+            metadata |= {"profile_scratch_size": found.size, "profile_scratch_align": _ALIGNMENT}
+            return found.text
+
+        stages |= {"ttgir": marked, "ptx": recorded}
 
     with (
         tempfile.TemporaryDirectory() as folder,
         stage_hooks.hooked(hook),
         knobs.compilation.scope(),
         knobs.cache.scope(),
-        mock.patch.object(CUDABackend, "instrumentation", instrumentation),
         _launcher(made),
         _inductor_anew(),
     ):
@@ -141,24 +119,16 @@ def unrecorded() -> Iterator[None]:
         yield
 
 
-def _with_records(module: Any, key: str, made: Recording, instrumentation: _Passes) -> Any:
-    """The module with records."""
-    text, context = str(module), module.context
-    found = records.insert(text, made.kinds)
-    proton.load_dialects(context)
+def _parsed(text: str, context: Any) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "recorded.ttgir")
-        file.write_text(found.text)
+        file.write_text(text)
         try:
-            parsed = ir.parse_mlir_module(str(file), context)
+            module = ir.parse_mlir_module(str(file), context)
         except RuntimeError as error:
             raise records.NotRecordable("Triton cannot read the kernel's code with records") from error
-    parsed.context = context
-    made.compiled[key] = found
-    made.scopes[key] = dict(proton.get_scope_id_names(parsed))
-    warps = -(-found.warps // _GROUP) * _GROUP if found.partitions else found.warps
-    instrumentation.room = made.room * warps
-    return parsed
+    module.context = context
+    return module
 
 
 @contextlib.contextmanager
@@ -172,14 +142,14 @@ def _launcher(made: Recording) -> Iterator[None]:
         create(launcher, source, metadata)
         launcher.recorded = None
         if known := made.compiled.get(metadata.hash):
-            by_scope = {one.scope: one for one in known.operations}
-            operations = {number: by_scope.get(name, name) for number, name in made.scopes[metadata.hash].items()}
-            launcher.recorded = metadata.name, known.file, metadata.num_warps, operations
+            stretches = made.lowered[metadata.hash].stretches
+            launcher.recorded = metadata.name, known.file, metadata.num_warps, known.scopes, stretches
 
     def called(launcher: Any, x: int, y: int, z: int, *args: Any) -> Any:
         if recorded := getattr(launcher, "recorded", None):
-            name, file, warps, operations = recorded
-            made.current = Launched(name, file, (x, y, z), warps, operations, launcher.profile_scratch_size)
+            name, file, warps, scopes, stretches = recorded
+            size = launcher.profile_scratch_size
+            made.current = Launched(name, file, (x, y, z), warps, scopes, stretches, size)
         return call(launcher, x, y, z, *args)
 
     def allocate(size: int, _alignment: int, _stream: int | None) -> Any:
@@ -216,12 +186,12 @@ def _fitting(launched: Launched, size: int, room: int) -> int:
 
 def operations(launches: list[Launched]) -> list[records.Operation]:
     """The recorded operations of these launches."""
-    return [one for launched in launches for one in launched.operations.values() if isinstance(one, records.Operation)]
+    return [one for launched in launches for one in launched.scopes if isinstance(one, records.Operation)]
 
 
 def room_of(launches: list[Launched]) -> int:
     """The bytes a warp, a power of two, that hold all records of these launches."""
-    needed = max(buffer.longest(sampling.heads(launched)) for launched in launches) * 4
+    needed = max(int(buffer.counts(sampling.heads(launched)).max()) for launched in launches) * 4
     return min(LARGEST, 1 << max(0, needed - 1).bit_length())
 
 

@@ -1,4 +1,4 @@
-"""Inserts Proton's records around the operations of a kernel's TTGIR. Pure text."""
+"""Inserts marks around the operations of a kernel's TTGIR, which ``lowering`` makes records of. Pure text."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tilescope.collectors import assembly, compiled_text
+from tilescope.collectors.lanes import lowering
 
 #: Kinds of operations, in the order in which figures name them.
 WAIT, PRODUCT, COPY, BARRIER, ACCESS, SHARED, CONVERSION, REDUCTION = KINDS = (
@@ -25,8 +26,6 @@ LEVELS = tuple(
 PROGRAM, PARTITION = "program", "partition"
 #: The name of the operation at which all warps of a block meet.
 BLOCK_BARRIER = "block barrier"
-#: Scopes that a record can tell apart.
-MOST_SCOPES = 256
 
 #: Operations that get a record: their kind and name.
 _RECORDED = {
@@ -77,10 +76,9 @@ _AT_BARRIER = frozenset({"ttng.wait_barrier", "ttng.barrier_expect"})
 
 _OPERATION = re.compile(r'^(\s*)(?:(%[\w.#:, %$-]+?) = )?"?((?:tt|ttg|ttng|gpu)\.[a-z0-9_]+)"?(?![\w.])(.*)$')
 _VALUE = re.compile(r"%[\w.$-]+")
-_REGION = re.compile(r"^\s*(partition\d+)\((.*)\) num_warps\((\d+)\) \{")
+_REGION = re.compile(r"^\s*(partition\d+)\((.*)\) num_warps\(\d+\) \{")
 _VIEW = re.compile(r"^\s*(%[\w.$-]+) = ttg\.(?:memdesc_index|memdesc_subslice|memdesc_subview) (%[\w.$-]+)")
 _SPECIALIZED = re.compile(r"^\s*(?:%[\w.:#-]+ = )?ttg\.warp_specialize\((.*?)\)")
-_WARPS = re.compile(r'"ttg\.num-warps" = (\d+)')
 _PENDING = re.compile(r"\bpendings = (\d+)")
 #: The last extent and the type of a product's left operand, and the extents of its result.
 _EXTENTS = re.compile(r" : [^<]*<(?:\d+x)*(\d+)x([a-z]\w*)\b.*-> [^<]*<((?:\d+x)+)")
@@ -88,10 +86,6 @@ _EXTENTS = re.compile(r" : [^<]*<(?:\d+x)*(\d+)x([a-z]\w*)\b.*-> [^<]*<((?:\d+x)
 
 class NotRecordable(Exception):
     """A kernel that cannot get records. The message is one line."""
-
-
-class TooMany(NotRecordable):
-    """A kernel with more operations than records can tell apart."""
 
 
 @dataclass
@@ -121,33 +115,30 @@ class Operation:
 
 @dataclass(frozen=True)
 class Recorded:
-    """TTGIR with records, and its recorded operations in the order of the text. ``warps`` are those of a program."""
+    """TTGIR with marks, and what each scope's number stands for: a recorded operation, the program or a partition."""
 
     text: str
-    operations: list[Operation]
-    warps: int
+    scopes: list[Operation | str]
     file: str
-    partitions: bool
+
+    @property
+    def operations(self) -> list[Operation]:
+        """The recorded operations in the order of the text."""
+        return [one for one in self.scopes if isinstance(one, Operation)]
 
 
 def insert(text: str, kinds: Collection[str] = frozenset(KINDS)) -> Recorded:
     """TTGIR with a record of its start and end around each operation of these kinds, and around the program and each partition.
 
-    Raises NotRecordable for a module with several functions, TooMany for too many operations.
+    Raises NotRecordable for a module with several functions.
     """
     file = _file(text)
     if len(re.findall(r"^\s*tt\.func ", text, re.MULTILINE)) != 1:
         raise NotRecordable("the kernel calls a function that is not inlined: take noinline off it")
     walk = _Walk(file, kinds, one_return=len(re.findall(r"^\s*tt\.return\b", text, re.MULTILINE)) == 1)
     lines = list(walk.lines(text))
-    if len(walk.operations) + walk.scopes > MOST_SCOPES:
-        raise TooMany(
-            f"{len(walk.operations)} operations, a record tells {MOST_SCOPES} apart: unroll the kernel's loops less"
-        )
     walk.link()
-    found = _WARPS.search(text)
-    warps = (int(found[1]) if found else 4) + walk.more_warps
-    return Recorded("\n".join(lines), walk.operations, warps, file, bool(walk.more_warps))
+    return Recorded("\n".join(lines), walk.scopes, file)
 
 
 def _file(text: str) -> str:
@@ -169,8 +160,8 @@ class _Walk:
 
     def __init__(self, file: str, kinds: Collection[str], *, one_return: bool) -> None:
         self.file, self.kinds, self.one_return = file, kinds, one_return
-        self.operations: list[Operation] = []
-        self.scopes = self.more_warps = 0
+        self.scopes: list[Operation | str] = []
+        self._marks = 0
         self._open: tuple[str, Operation] | None = None
         self._place = ""
         self._passed: list[str] = []
@@ -199,32 +190,40 @@ class _Walk:
         if self._open:
             yield line
             if bare.startswith(self._open[0] + "})"):
-                yield _record("end", self._open[1].scope, indent)
+                yield self._end(self._open[1], indent)
                 self._open = None
             return
         if region := _REGION.match(line):
             yield line
-            self._place, self.more_warps = region[1], self.more_warps + int(region[3])
+            self._place = region[1]
             given = re.findall(r"(%[\w.$-]+): ", region[2])
             self._roots |= {own: self._root(passed) for own, passed in zip(given, self._passed, strict=False)}
-            yield self._scope("start", region[1], indent + "  ")
+            yield self._start(self._place, indent + "  ")
         elif re.match(r"^\s*tt\.func ", line):
             yield line
             if self.one_return:
-                yield self._scope("start", PROGRAM, indent + "  ")
+                yield self._start(PROGRAM, indent + "  ")
         elif re.match(r"^\s*tt\.return\b", line) and self.one_return:
-            yield self._scope("end", PROGRAM, indent)
+            yield self._end(PROGRAM, indent)
             yield line
         elif re.match(r"^\s*ttg\.warp_return\b", line) and self._place:
-            yield self._scope("end", self._place, indent)
+            yield self._end(self._place, indent)
             yield line
             self._place = ""
         else:
             yield from self._operation(line, bare, indent, number)
 
-    def _scope(self, side: str, name: str, indent: str) -> str:
-        self.scopes += side == "start"
-        return _record(side, name, indent)
+    def _start(self, scope: Operation | str, indent: str) -> str:
+        self.scopes.append(scope)
+        return self._mark(2 * (len(self.scopes) - 1), indent)
+
+    def _end(self, scope: Operation | str, indent: str) -> str:
+        return self._mark(2 * next(at for at, one in enumerate(self.scopes) if one is scope) + 1, indent)
+
+    def _mark(self, record: int, indent: str) -> str:
+        self._marks += 1
+        given = '{constraints = "=r", packed_element = 1 : i32, pure = false}'
+        return f'{indent}%tilescope_{self._marks} = tt.elementwise_inline_asm "{lowering.mark(record)}" {given} -> i32'
 
     def _operation(self, line: str, bare: str, indent: str, number: int) -> Iterator[str]:
         if specialized := _SPECIALIZED.match(bare):
@@ -243,7 +242,7 @@ class _Walk:
         kind, name = known
         if found[3] == "tt.load":
             self._loaded |= dict.fromkeys(_VALUE.findall(found[2] or ""), number)
-        scope = f"{name}, line {number} #{len(self.operations)}" if number else f"{name} #{len(self.operations)}"
+        scope = f"{name}, line {number}" if number else name
         made = Operation(
             scope,
             kind,
@@ -267,14 +266,13 @@ class _Walk:
                 self._last.then_uses += used
             yield line
             return
-        self.operations.append(made)
         self._last = made
-        yield _record("start", scope, indent)
+        yield self._start(made, indent)
         yield line
         if bare.rstrip().endswith("({"):
             self._open = (indent, made)
         else:
-            yield _record("end", scope, indent)
+            yield self._end(made, indent)
 
     def _root(self, value: str) -> str:
         """The allocation that a view of a barrier is part of."""
@@ -282,7 +280,7 @@ class _Walk:
 
     def link(self) -> None:
         """Finds what each wait waits for."""
-        for one in self.operations:
+        for one in self._all:
             if one.kind != WAIT:
                 continue
             if one.barrier:
@@ -297,7 +295,3 @@ def _barrier(operation: str, text: str) -> str:
     """The barrier among the operands of an operation: that of a copy comes after its indices and its tile."""
     operands = _VALUE.findall((text.partition("]")[2] if "tma" in operation else text).partition(" : ")[0])
     return operands["tma" in operation] if len(operands) > ("tma" in operation) else ""
-
-
-def _record(side: str, scope: str, indent: str) -> str:
-    return f'{indent}proton.record {side} "{scope}"'

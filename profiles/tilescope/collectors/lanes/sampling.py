@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilescope.collectors.lanes import buffer
+from tilescope.collectors.lanes import buffer, lowering
 from tilescope.hardware import device
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def trace(
     events: list[dict[str, Any]] = []
     told = []
     for number, launched in enumerate(launches):
-        operations = {scope: asdict(one) for scope, one in launched.operations.items() if not isinstance(one, str)}
-        scopes = {scope: one for scope, one in launched.operations.items() if isinstance(one, str)}
+        operations = {scope: asdict(one) for scope, one in enumerate(launched.scopes) if not isinstance(one, str)}
+        scopes = {scope: one for scope, one in enumerate(launched.scopes) if isinstance(one, str)}
         each = counts[launched.function]
         times = {
             key: float(np.median(found[launched.function])) / each
@@ -67,7 +67,7 @@ def trace(
 def heads(launched: Launched) -> np.ndarray:
     """The head of each program's part of the buffer."""
     words = launched.buffer.view(-1, launched.size)
-    found: np.ndarray = words[:, : (buffer.HEAD + launched.warps) * 4].cpu().numpy().view(np.uint32)
+    found: np.ndarray = words[:, : lowering.first(launched.warps) * 4].cpu().numpy().view(np.uint32)
     return found
 
 
@@ -77,7 +77,7 @@ def _resident(launched: Launched) -> int:
     most = 0
     for sm in np.unique(all_heads[:, 2]):
         own = all_heads[all_heads[:, 2] == sm]
-        changes = np.concatenate([buffer.times(own, 4), buffer.times(own, 6)])
+        changes = np.concatenate([buffer.begun(own), buffer.ended(own)])
         steps = np.repeat([1, -1], len(own))
         # An end before a start at the same time.
         most = max(most, int(np.cumsum(steps[np.lexsort([steps, changes])]).max()))
@@ -87,7 +87,7 @@ def _resident(launched: Launched) -> int:
 def _tail(launched: Launched) -> float:
     """The share of the SMs' time in which an SM has ended its last program, and others have not."""
     all_heads = heads(launched)
-    begun, ended = buffer.times(all_heads, 4), buffer.times(all_heads, 6)
+    begun, ended = buffer.begun(all_heads), buffer.ended(all_heads)
     last = [ended[all_heads[:, 2] == sm].max() for sm in np.unique(all_heads[:, 2])]
     whole = ended.max() - begun.min()
     return float((ended.max() - np.mean(last)) / whole) if whole else 0.0
@@ -96,14 +96,13 @@ def _tail(launched: Launched) -> float:
 def _sampled(launched: Launched, most: int) -> list[buffer.Program]:
     """Programs of a launch, evenly spaced by their starts: of the first wave, of the last, and between them."""
     words = launched.buffer.view(-1, launched.size)
-    begun = heads(launched)
-    counts = begun[:, buffer.HEAD :]
-    order = np.argsort(buffer.times(begun, 4), kind="stable")
-    each = counts.max(axis=0).sum() // 4  # records of a start and an end have two words each
+    all_heads = heads(launched)
+    order = np.argsort(buffer.begun(all_heads), kind="stable")
+    each = buffer.counts(all_heads).max(axis=0).sum() // 2  # an operation's records have two words at least
     fit = max(1, min(SAMPLE, int(most // max(1, each)), len(order)))
     places = np.unique(np.linspace(0, len(order) - 1, fit).round().astype(int))
     chosen = [words[int(order[at])].cpu().numpy().view(np.uint32) for at in places]
-    return [buffer.program(own, launched.warps) for own in chosen]
+    return [buffer.program(own, launched.warps, launched.stretches) for own in chosen]
 
 
 def _events(
@@ -128,8 +127,8 @@ def _events(
         for scope, start, end, warp in found:
             if start > last:
                 break
-            known = launched.operations[scope]
-            name, kind = (known, known) if isinstance(known, str) else (known.scope.rpartition(" #")[0], known.kind)
+            known = launched.scopes[scope]
+            name, kind = (known, known) if isinstance(known, str) else (known.scope, known.kind)
             events.append(
                 {
                     "ph": "X", "cat": kind, "name": name, "pid": process, "tid": warp,

@@ -96,10 +96,43 @@ def _trace(members: Iterable[tuple[str, Any]]) -> Trace:
     )
 
 
+class _Lane(NamedTuple):
+    """A lane's spans: their rows of a table, and microseconds of their starts and ends."""
+
+    launch: int
+    program: int
+    warp: int
+    group: str
+    rows: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+
+
 def spans(trace: Trace) -> pd.DataFrame:
-    """Every span of every lane, by lane and then by start. The time between recorded operations is spans, too."""
-    found = [own for launch, told in enumerate(trace.launches) for own in _of_launch(trace.events, launch, told)]
-    return pd.concat(found, ignore_index=True)[COLUMNS] if found else frame([])
+    """Every span of every lane, by lane and then by start. The time between recorded operations is spans, too.
+
+    Columns of texts are categorical: a trace has many spans and few texts.
+    """
+    tables = [_table(told) for told in trace.launches]
+    before = np.cumsum([0, *map(len, tables)])
+    lanes = [
+        lane._replace(rows=lane.rows + before[launch])
+        for launch, told in enumerate(trace.launches)
+        for lane in _of_launch(trace.events, launch, told)
+    ]
+    if not lanes:
+        return frame([])
+    table = pd.concat(tables, ignore_index=True)
+    texts = [name for name in table if isinstance(table[name].iloc[0], str)]
+    found = table.astype(dict.fromkeys(texts, "category")).take(np.concatenate([lane.rows for lane in lanes]))
+    sizes = [len(lane.rows) for lane in lanes]
+    functions = pd.Categorical([trace.launches[lane.launch]["function"] for lane in lanes])
+    found = found.assign(
+        function=functions.repeat(sizes), group=pd.Categorical([lane.group for lane in lanes]).repeat(sizes),
+        **{name: np.repeat([getattr(lane, name) for lane in lanes], sizes) for name in ("launch", "program", "warp")},
+        **{name: np.concatenate([getattr(lane, name) for lane in lanes]) * 1e-6 for name in ("start", "end")},
+    )  # fmt: skip
+    return found[COLUMNS].reset_index(drop=True)
 
 
 def frame(rows: Iterable[tuple[Any, ...]]) -> pd.DataFrame:
@@ -107,12 +140,12 @@ def frame(rows: Iterable[tuple[Any, ...]]) -> pd.DataFrame:
     return pd.DataFrame(list(rows), columns=COLUMNS)
 
 
-def _of_launch(events: Mapping[str, np.ndarray], launch: int, told: Mapping[str, Any]) -> Iterator[pd.DataFrame]:
-    """The spans of each lane."""
+def _of_launch(events: Mapping[str, np.ndarray], launch: int, told: Mapping[str, Any]) -> Iterator[_Lane]:
+    """The lanes of a launch."""
     operations = {int(number): known for number, known in told["operations"].items()}
     scopes = {int(number): name for number, name in told["scopes"].items()}
     partitioned = any(name.startswith(records.PARTITION) for name in scopes.values())
-    table, numbers = _table(operations, told.get("rates", {})), pd.Index(operations, dtype=int)
+    numbers = pd.Index(operations, dtype=int)
     own = {name: values[events["launch"] == launch] for name, values in events.items()}
     order = np.lexsort((own["end"], own["start"], own["warp"], own["program"]))
     own = {name: values[order] for name, values in own.items()}
@@ -126,14 +159,8 @@ def _of_launch(events: Mapping[str, np.ndarray], launch: int, told: Mapping[str,
         outer = np.array([scopes.get(one) == partition for one in number])
         outer = outer if outer.any() else ~known if (~known).any() else known
         whole = start[outer].min(), end[outer].max()
-        rows, starts, ends = _without_gaps(code[known], start[known], end[known], *whole)
-        place = {
-            "launch": launch,
-            "function": told["function"],
-            "program": own["program"][at[0]],
-            "warp": own["warp"][at[0]],
-        }
-        yield table.take(rows).assign(**place, group=partition, start=starts * 1e-6, end=ends * 1e-6)
+        spans = _without_gaps(code[known], start[known], end[known], *whole)
+        yield _Lane(launch, int(own["program"][at[0]]), int(own["warp"][at[0]]), partition, *spans)
 
 
 def _without_gaps(
@@ -153,14 +180,14 @@ def _without_gaps(
     return rows[there], starts[there], ends[there]
 
 
-def _table(operations: Mapping[int, Mapping[str, Any]], rates: Mapping[str, float]) -> pd.DataFrame:
-    """Each operation has a row for itself and one for the time after it. The first row is the time before any."""
-    rows = [_between(None)]
-    for number, known in operations.items():
+def _table(told: Mapping[str, Any]) -> pd.DataFrame:
+    """Each operation of a launch has a row for itself and one for the time after it. The first row is the time before any."""
+    rows, rates = [_between(None)], told.get("rates", {})
+    for number, known in told["operations"].items():
         awaits = said(known["awaits"]) or said([("load", line) for line in known["uses"]])
         least = known.get("flops", 0) / rates.get(known.get("pipe", ""), math.inf)
         own = known["barrier"], known["arrives"], known["pending"], least
-        rows += [(known["kind"], known["name"], known["line"], number, awaits, *own), _between(known)]
+        rows += [(known["kind"], known["name"], known["line"], int(number), awaits, *own), _between(known)]
     return pd.DataFrame(rows, columns=COLUMNS[5:-2])
 
 
@@ -207,5 +234,6 @@ def by_line(found: pd.DataFrame) -> pd.DataFrame:
     sums["share"] = sums["time"] / sums["launch"].map(whole)
     sums["time"] /= sums["lanes"]
     sums["count"] /= sums["lanes"]
+    sums = sums.astype(dict.fromkeys(sums.select_dtypes("category"), str))
     sums["waits"] = sums["time"].where(sums["kind"] == records.WAIT, 0.0)
     return sums.sort_values("share", ascending=False, ignore_index=True)
