@@ -69,11 +69,12 @@ def test_a_gap_is_drawn_by_its_cause(late: float, name: str, cause: str) -> None
 def test_timeline_implementation_has_its_colour_and_functions_patterns() -> None:
     frame = launches(13).assign(function=[f"kernel_{place}" for place in range(13)])
     plot = figures.timeline(frame, LIGHT)
-    *bars, others = [glyph for glyph in plot.renderers if glyph.name == "bars"]
-    assert {bar.glyph.fill_color for bar in bars} == {colour("triton", LIGHT)}
-    assert len({bar.glyph.hatch_pattern for bar in bars}) == len(bars) == 10
-    assert len(others.data_source.data["start"]) == 3 and others.glyph.fill_color == LIGHT.muted
-    assert plot.legend[0].items[10].label.value == figures.OTHERS
+    drawn = rows(plot, "bars")
+    bars, others = drawn.head(10), drawn.tail(3)
+    assert set(bars["shade"]) == {colour("triton", LIGHT)} and set(others["shade"]) == {LIGHT.muted}
+    assert bars["pattern"].nunique() == 10 and set(others["pattern"]) == {" "}
+    items = {item.label.value: item.index for item in plot.legend[0].items if item.index is not None}
+    assert items == {f"kernel_{place}": place for place in range(10)} | {figures.OTHERS: 10}
 
 
 def test_hostile_names_are_text_and_whole() -> None:

@@ -24,6 +24,8 @@ def launched(loaded: LoadedRun, kernel: str, case: KernelCase) -> dict[str, Line
     rows = loaded.table[loaded.table["kernel"] == kernel]
     own = rows.loc[(rows[OF_KERNEL] == list(case)).all(axis="columns"), "function"].dropna().unique()
     texts = loaded.sources.get(kernel, {})
+    if not any(plain_name(name) in text for name in own for text in texts.values()):
+        return {}
     defined = {name: functions(text) for name, text in texts.items()}
     known = {node.name: node for nodes in defined.values() for node in nodes if node.decorator_list}
     reached = _reached(map(plain_name, own), known)

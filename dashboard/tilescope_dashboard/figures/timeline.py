@@ -52,7 +52,7 @@ def timeline(launches: pd.DataFrame, look: Theme) -> figure:
         return empty(look, "timeline", "This run has no start times of this kernel's launches.")
     launches = launches.assign(chosen=launches.get("chosen", True), end=launches["start"] + launches["duration"])
     impls = list(dict.fromkeys(launches["impl"]))
-    lanes = distinct(impls, 14)
+    lanes = distinct(impls, 14, look.called)
     window = launches["end"].max() or 1e-9
     plot = along_time(look, "timeline", list(lanes.values()), window, x="time after the first launch began")
     singles, shared = reduced(launches)
@@ -141,25 +141,22 @@ def _bars(
     plot: figure, launches: pd.DataFrame, singles: pd.DataFrame, lanes: dict[str, str], look: Theme
 ) -> list[LegendItem]:
     """A bar for each launch, in its implementation's colour; patterns tell an implementation's functions apart."""
-    items, columns, known = [], _columns(singles, lanes), labels(launches["function"])
-    rest, seen = np.ones(len(singles), bool), dict.fromkeys(lanes, 0)
-    groups = []
+    columns, known, seen = _columns(singles, lanes), labels(launches["function"]), dict.fromkeys(lanes, 0)
+    shade, pattern = (np.full(len(singles), usual, object) for usual in (look.muted, " "))
+    rest, groups = np.ones(len(singles), bool), []
     for impl, function in _foremost(launches):
         some = (columns["impl"] == impl) & (columns["function"] == function)
-        groups.append((short(known[function], 28), some, colour(impl, look, lanes), hatch(seen[impl])))
+        shade[some], pattern[some] = colour(impl, look, lanes), hatch(seen[impl])
+        groups.append((short(known[function], 28), some))
         seen[impl], rest = seen[impl] + 1, rest & ~some
-    for label, some, shade, pattern in [*groups, (OTHERS, rest, look.muted, " ")]:
-        if not some.any():
-            continue
-        source = ColumnDataSource({name: values[some] for name, values in columns.items()})
-        drawn = plot.hbar(
-            y="lane", left="start", right="end", height=0.56, fill_color=shade, fill_alpha="alpha", line_color=shade,
-            line_alpha="alpha", line_width=1, hatch_pattern=pattern, hatch_color=look.ground, hatch_alpha=0.5,
-            hatch_scale=9, source=source, name="bars",
-        )  # fmt: skip
-        items.append(LegendItem(label=label, renderers=[drawn]))
-    hover(plot, [item.renderers[0] for item in items], _HOVER)
-    return items
+    drawn = plot.hbar(
+        y="lane", left="start", right="end", height=0.56, fill_color="shade", fill_alpha="alpha", line_color="shade",
+        line_alpha="alpha", line_width=1, hatch_pattern="pattern", hatch_color=look.ground, hatch_alpha=0.5,
+        hatch_scale=9, source=ColumnDataSource(columns | {"shade": shade, "pattern": pattern}), name="bars",
+    )  # fmt: skip
+    hover(plot, drawn, _HOVER)
+    groups = [(label, some) for label, some in [*groups, (OTHERS, rest)] if some.any()]
+    return [LegendItem(label=label, renderers=[drawn], index=int(some.argmax())) for label, some in groups]
 
 
 def _columns(rows: pd.DataFrame, lanes: dict[str, str]) -> dict[str, np.ndarray]:

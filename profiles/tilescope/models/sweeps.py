@@ -92,7 +92,8 @@ def parameters(cells: pd.DataFrame) -> list[str]:
 
 def names(cells: pd.DataFrame) -> pd.Series:
     """Name of each config's sweep: its implementation, pass and workload."""
-    return cells[["impl", "pass", "workload"]].apply(" · ".join, axis=1, result_type="reduce").astype(object)
+    parts = zip(cells["impl"], cells["pass"], cells["workload"], strict=True)
+    return pd.Series(map(" · ".join, parts), cells.index, dtype=object)
 
 
 def spread(values: pd.Series) -> float | None:

@@ -185,7 +185,8 @@ def list_runs(folders: Iterable[Path] | None = None) -> list[Summary]:
     # A run that is being written is not cached: its summary changes.
     known = summaries.of_runs([path for path in paths if not path.name.startswith(PARTIAL)], _summarise)
     found = [*known, *(_summarise(path) for path in paths if path.name.startswith(PARTIAL))]
-    found = [_labelled(dataclasses.replace(summary, recorded=_is_recorded(summary.path))) for summary in found]
+    home = recorded_dir()
+    found = [_labelled(dataclasses.replace(summary, recorded=summary.path.parent == home)) for summary in found]
     return sorted(found, key=lambda summary: (_digits(summary.started or summary.id), summary.id), reverse=True)
 
 
