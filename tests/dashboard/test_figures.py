@@ -79,7 +79,7 @@ def test_roofline_draws_points_lines_and_their_legend(points: pd.DataFrame, synt
     said = {item.label.value: (keys["mark"][item.index], keys["line"][item.index]) for item in plot.legend[0].items}
     by_style = dict(zip(drawn(plot, "marker"), drawn(plot, "line_color"), strict=True))
     for impl in points["impl"].unique():
-        shape, shade = said[impl]
+        shape, shade = said[LIGHT.called(impl)]
         assert by_style[shape] == shade
 
 
@@ -153,7 +153,7 @@ def test_traffic_stacks_launches_and_shows_the_floor(table: pd.DataFrame) -> Non
     bars = problem[problem["source"] == "ncu"]
     plot = traffic(bars, 268_435_456.0, LIGHT)
     data = glyph(plot, "bars").data_source.data
-    eager = [i for i, impl in enumerate(data["impl"]) if impl == "eager"]
+    eager = [i for i, impl in enumerate(data["impl"]) if impl == "unfused"]
     assert len(eager) == 4
     assert [data["left"][i] for i in eager[1:]] == pytest.approx([data["right"][i] for i in eager[:-1]])
     assert data["right"][eager[-1]] == pytest.approx(bars.loc[bars["impl"] == "eager", ["read", "written"]].sum().sum())

@@ -17,6 +17,7 @@ from tilescope_dashboard.figures.icicle import icicle
 from tilescope_dashboard.figures.step_roofline import step_roofline
 from tilescope_dashboard.figures.style import DARK, LIGHT
 from tilescope_dashboard.session.state import State
+from tilescope_dashboard.views.home import Home
 from tilescope_dashboard.views.model import Model
 
 STEP = Path(__file__).parents[1] / "profiles" / "fixtures" / "steps" / "transformer_block_h200.json.gz"
@@ -79,3 +80,6 @@ def test_model_click_on_a_kernel_opens_its_page(step: Step, tmp_path: Path, monk
     wanted = str(step_tables.kernels(step, ledger.of(step, gpu))["kernel"][3])
     shown.kernels.open(3)
     assert (state.kernel, state.view) == (wanted, "summary")
+    home = Home(State(view="home"))
+    home.refresh()
+    assert wanted not in set(home.rows["kernel"]), "a step's kernels are on the step's page"

@@ -165,3 +165,12 @@ def test_choose_turns_to_page_of_row() -> None:
     assert (shown.selection, picked) == ([], [])
     shown.selection = [2]
     assert picked == [2]
+
+
+def test_table_names_implementations_and_saves_their_own_names() -> None:
+    widget = table(COLUMNS)
+    widget.declared = lambda: {"aten": "torch.nn.functional.softmax"}
+    widget.fill(pd.DataFrame({"impl": ["triton", "eager", "compile", "aten"]}))
+    assert list(widget.value["impl"]) == ["triton", "unfused", "torch.compile", "F.softmax"]
+    assert list(widget.filled["impl"]) == ["triton", "eager", "compile", "aten"]
+    assert widget.frozen_columns == ["impl"], "the row's name must not scroll away"

@@ -11,6 +11,7 @@ import pandas as pd
 import panel as pn
 from bokeh.models.widgets.tables import HTMLTemplateFormatter, NumberFormatter, StringFormatter
 from panel.io.model import JSCode
+from tilescope.models import baseline
 
 from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.components.download import Download, link
@@ -111,6 +112,8 @@ class Table(pn.widgets.Tabulator):
         #: Columns of words that may be wider, or no wider, than others.
         self.widest = dict(_WIDEST_OF)
         self.picked: Callable[[int | None], object] = lambda place: None
+        #: Declarations of the implementations, which say what they are called; the files have them by their own names.
+        self.declared: Callable[[], Mapping[str, str]] = dict
         self._filling = False
         self.param.watch(lambda event: self._filling or self.picked(next(iter(event.new), None)), "selection")
 
@@ -176,7 +179,9 @@ class Table(pn.widgets.Tabulator):
     def _shown(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The rows as the browser takes them; ``filled`` has them all."""
         shown = frame.reindex(columns=list(self.titles)).reset_index(drop=True)
-        self.filled = shown.copy()
+        self.filled, declared = shown.copy(), self.declared()
+        if "impl" in shown:
+            shown["impl"] = shown["impl"].map(lambda impl: baseline.called(impl, declared), na_action="ignore")
         for name in shown:
             if isinstance(shown[name].dtype, pd.Int32Dtype | pd.Int64Dtype | pd.BooleanDtype):
                 shown[name] = shown[name].astype("float64")
@@ -224,6 +229,8 @@ def table(columns: Iterable[Column], kind: type[Table] = Table, **options: Any) 
         formatters={c.name: _formatter(c.unit) for c in every},
         text_align=dict.fromkeys(numeric, "right"),
         header_align=dict.fromkeys(numeric, "right"),
+        # A phone scrolls the others, and still names the row.
+        frozen_columns=[every[0].name],
         header_tooltips={c.name: meaning(c.title) for c in every},
         # Else each cell takes the focus for an editor that then does not open: hundreds of stops for the Tab key.
         editors=dict.fromkeys(c.name for c in every),

@@ -44,7 +44,7 @@ MEANINGS = {
     "function": "The GPU function that was launched.",
     "gap before": "The time in which the GPU was idle before this launch.",
     "gaps": "The time between launches in which the GPU was idle.",
-    "impl.": "One way to compute the kernel: triton is ours, eager PyTorch's operations one by one, compile torch.compile of them, aten PyTorch's operator.",
+    "impl.": "One way to compute the kernel: triton is ours; unfused (eager) is PyTorch's operations one by one, torch.compile (compile) compiles them, F.… or torch.… (aten) is PyTorch's own operator.",
     "intensity": "Operations per byte moved. Left of the ridge memory is the limit, right of it the arithmetic.",
     "kernel": "A function of the library or of your file, with several implementations.",
     "kernels": "The kernels in the run.",

@@ -85,7 +85,7 @@ def _marks(plot: figure, rows: pd.DataFrame, column: str, look: style.Theme) -> 
     drawn = plot.scatter(
         "x", "row", marker=style.mark(impl, others), size=11, color=style.colour(impl, look, others), source=ColumnDataSource(shown), name=impl,
     )  # fmt: skip
-    said = f"vs {'the library' if impl == 'aten' else impl}"
+    said = f"vs {'the library' if impl == 'aten' else look.called(impl)}"
     of = [("library", "@library")] if impl == "aten" else []
     ratio = (said, "@text by GPU time, @interval by the interval")
     style.hover(plot, drawn, [("", "@row"), ("workload", "@workload"), *of, ratio])

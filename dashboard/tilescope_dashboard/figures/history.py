@@ -44,7 +44,7 @@ def history(rows: pd.DataFrame, look: Theme) -> figure:
             "x", "y", source=source, marker=mark(impl, impls), size="size", color=shade, name="points",
         )  # fmt: skip
         hover(plot, drawn, [("", "@said"), ("GPU time", "@time"), ("commit", "@revision"), ("from", "@origin")])
-        items.append(LegendItem(label=short(impl, 22), renderers=[drawn]))
+        items.append(LegendItem(label=short(look.called(impl), 22), renderers=[drawn]))
     legend(plot, look, items)
     return plot
 

@@ -34,7 +34,7 @@ def icicle(tree: pd.DataFrame, look: Theme) -> figure:
     """The icicle of ``step_tables.tree``. A block's colour is that of the ledger's time above the roofs, fainter near the roofs."""
     shown = tree[tree["depth"].lt(_DEEPEST)]
     if shown.empty:
-        return empty(look, "modules", "The trace has no modules.", 160)
+        return empty(look, "modules", "The trace has no modules.", 80)
     rows = int(shown["depth"].max()) + 1
     whole = float(shown.loc[shown["depth"].eq(0), "time"].sum())
     x = Range1d(0, whole, bounds=(0, whole))

@@ -46,7 +46,7 @@ def _marks(rows: pd.DataFrame, column: str, look: style.Theme) -> figure:
     style.line_at(plot, look, 1, level="underlay")  # kernels' names may lie over it
     shades = [style.colour(i, look, impls) for i in rows["impl"]]
     columns = {
-        "x": rows[column], "y": places, "row": [_label(r) for r in rows.to_dict("records")], "impl": rows["impl"],
+        "x": rows[column], "y": places, "row": [_label(r) for r in rows.to_dict("records")], "impl": rows["impl"].map(look.called),
         "mark": [style.mark(i, impls) for i in rows["impl"]], "colour": shades, "fill": shades if timed else [look.ground] * len(rows),
         "text": [write(v, "ratio") if timed else times(v) for v in rows[column]],
         "time": [write(v, "second") for v in rows["gpu_time"]],
@@ -66,7 +66,7 @@ def _marks(rows: pd.DataFrame, column: str, look: style.Theme) -> figure:
         plot,
         look,
         [
-            style.Key(short(i, 18), style.mark(i, impls), line, line if timed else look.ground)
+            style.Key(short(look.called(i), 18), style.mark(i, impls), line, line if timed else look.ground)
             for i, line in lines.items()
         ],
     )

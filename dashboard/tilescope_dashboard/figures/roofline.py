@@ -140,7 +140,7 @@ def _columns(points: pd.DataFrame, unit: str, look: Theme) -> pd.DataFrame:
     shades = points["impl"].map({impl: colour(impl, look, impls) for impl in impls})
     shapes = points["impl"].map({impl: mark(impl, impls) for impl in impls})
     sampled, requested = points["kind"].eq("sampled"), points["kind"].eq("requested")
-    cases = zip(points["impl"], points["pass"], points["workload"], strict=True)
+    cases = zip(points["impl"].map(look.called), points["pass"], points["workload"], strict=True)
     kinds = zip(points["kind"], points["level"], points["predicted"], strict=True)
     return pd.DataFrame({
         "intensity": points["intensity"].astype(float), "height": points["height"], "row": points["row"],
@@ -163,7 +163,7 @@ def _keys(points: pd.DataFrame, look: Theme) -> list[Key]:
     """The lines of the legend for the drawn points."""
     impls = list(dict.fromkeys(points["impl"]))
     found = [
-        Key(short(impl, 18), mark(impl, impls), colour(impl, look, impls), colour(impl, look, impls))
+        Key(short(look.called(impl), 18), mark(impl, impls), colour(impl, look, impls), colour(impl, look, impls))
         for impl in sorted(impls, key=lambda impl: place(impl, impls))
     ]
     shapes = {"algorithm": "circle", "requested": "circle_dot", "sampled": "x", "moved": "circle"}

@@ -70,7 +70,7 @@ def sizes(rows: pd.DataFrame, frame: Frame, look: style.Theme) -> figure:
         "x", "y", source=source, marker="mark", size="size", color="line", name="points",
     )  # fmt: skip
     style.hover(plot, points, [("", "@said"), ("rate", "@rate"), ("GPU time", "@time"), ("from", "@origin")])
-    lines = [style.Key(short(impl, 22), marks[impl], shades[impl], shades[impl]) for impl in impls]
+    lines = [style.Key(short(look.called(impl), 22), marks[impl], shades[impl], shades[impl]) for impl in impls]
     if small.any():
         others = ", ".join(dtype for dtype in rows["dtype"].unique() if dtype != usual)
         lines += [

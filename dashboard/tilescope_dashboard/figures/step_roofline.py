@@ -24,9 +24,8 @@ def step_roofline(kernels: pd.DataFrame, roofs: pd.DataFrame, look: Theme, *, pr
     """
     placed = kernels.assign(row=np.arange(len(kernels)))[kernels["intensity"].gt(0) & kernels["performance"].gt(0)]
     if placed.empty:
-        return empty(
-            look, "step-roofline", "No bytes of this step's kernels are known: torch.profiler needs record_shapes=True."
-        )
+        unknown = "No bytes of this step's kernels are known: torch.profiler needs record_shapes=True."
+        return empty(look, "step-roofline", unknown, 80)
     pipes = {*placed["roof"]}
     standing = used(applying(roofs, set()), pipes)
     memory, compute = ([roof.value for roof in part] for part in split(standing))

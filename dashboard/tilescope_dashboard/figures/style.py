@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -31,6 +31,7 @@ from bokeh.models import (
     WheelZoomTool,
 )  # fmt: skip
 from bokeh.plotting import figure
+from tilescope.models import baseline
 
 from tilescope_dashboard.data.exports import stem
 from tilescope_dashboard.data.units import short
@@ -45,7 +46,7 @@ class Theme:
     """The colours of one theme. ``series`` are Okabe and Ito's, with replacements for those with too little contrast.
 
     ``origin`` names the numbers' origin, such as a kernel, a run and a GPU, in the name of a saved figure. ``narrow``: the page is
-    as narrow as a phone.
+    as narrow as a phone. ``declared`` are the implementations' declarations, which say what they are called.
     """
 
     dark: bool
@@ -58,6 +59,11 @@ class Theme:
     series: tuple[str, ...]
     origin: tuple[str, ...] = ()
     narrow: bool = False
+    declared: tuple[tuple[str, str], ...] = ()
+
+    def called(self, impl: str) -> str:
+        """An implementation's name in legends and labels."""
+        return baseline.called(impl, dict(self.declared))
 
 
 LIGHT = Theme(
@@ -75,9 +81,9 @@ _MARKS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "hex")
 _HATCHES = (" ", "/", ".", "x", "-", "|", "\\", "o", "+", "*")
 
 
-def theme(dark: bool, *origin: str, narrow: bool = False) -> Theme:
-    """The dark or light theme, for figures with this origin on a page of this width."""
-    return replace(DARK if dark else LIGHT, origin=origin, narrow=narrow)
+def theme(dark: bool, *origin: str, narrow: bool = False, declared: Mapping[str, str] | None = None) -> Theme:
+    """The dark or light theme, for figures with this origin on a page of this width, of implementations so ``declared``."""
+    return replace(DARK if dark else LIGHT, origin=origin, narrow=narrow, declared=tuple((declared or {}).items()))
 
 
 def place(impl: str, known: Iterable[str] = ()) -> int:
@@ -265,6 +271,7 @@ _WRITERS = {
     "decimal": """
         for (const [size, prefix] of [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]])
             if (tick >= size * 0.999) return `${+(tick / size).toPrecision(3)} ${prefix}`
+        if (0 < tick && tick < 0.01) return tick.toExponential()
         return `${+tick.toPrecision(3)}`
     """,
 }
@@ -318,12 +325,12 @@ def problem(kernel: str, direction: str) -> str:
     )
 
 
-def distinct(names: Iterable[str], limit: int) -> dict[str, str]:
-    """The names shortened to ``limit`` for an axis. Names that become equal stay distinct."""
+def distinct(names: Iterable[str], limit: int, called: Callable[[str], str] = str) -> dict[str, str]:
+    """What the names are ``called`` on an axis, shortened to ``limit``. Names that become equal stay distinct."""
     shown: dict[str, str] = {}
     taken: dict[str, int] = {}
     for name in dict.fromkeys(names):
-        label = short(name, limit)
+        label = short(called(name), limit)
         shown[name] = label + "\u200b" * taken.get(label, 0)
         taken[label] = taken.get(label, 0) + 1
     return shown

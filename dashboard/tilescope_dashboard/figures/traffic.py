@@ -35,7 +35,7 @@ def traffic(launches: pd.DataFrame, floor: float | None, look: style.Theme) -> f
     impls = list(dict.fromkeys(launches["impl"]))[::-1]
     totals = launches.groupby("impl")["bytes"].sum()
     longest = max(totals.max(), floor or 0)
-    lanes = style.distinct(impls, 14)
+    lanes = style.distinct(impls, 14, look.called)
     across = Range1d(0, longest * 1.25)
     said = "bytes requested" if launches["sampled"].all() else "bytes to and from HBM"
     plot = style.blank(
@@ -128,7 +128,7 @@ def speedup(gains: pd.DataFrame, look: style.Theme) -> figure:
             200,
         )
     impls = list(dict.fromkeys(known["impl"]))[::-1]
-    lanes = style.distinct(impls, 14)
+    lanes = style.distinct(impls, 14, look.called)
     top = max(known[["predicted", "actual"]].max().max(), 1.0)
     low = min(known[["predicted", "actual"]].min().min(), 1.0)
     room = (0.18 if look.narrow else 0.06) * top  # for half a label

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 import param
+from tilescope.models.baseline import declarations
 from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.run import Device
@@ -259,7 +260,7 @@ class State(param.Parameterized):
 
     def look_of(self, *origin: str) -> Theme:
         """As ``look``, for figures of another origin."""
-        return theme(self.theme == "dark", *origin, narrow=self.narrow)
+        return theme(self.theme == "dark", *origin, narrow=self.narrow, declared=declarations(self.declared))
 
     @property
     def origin(self) -> tuple[str, ...]:
@@ -282,7 +283,7 @@ class State(param.Parameterized):
     def declared(self) -> Mapping[str, Any]:
         """Declaration of the chosen kernel: from the catalog, else from the run."""
         for entry in self.catalog:
-            if self.kernel in (entry["name"], entry["kernel"]):
+            if self.kernel in (entry["name"], entry.get("kernel")):
                 return entry
         return dict(self.loaded.run.kernels.get(self.kernel, {})) if self.loaded else {}
 

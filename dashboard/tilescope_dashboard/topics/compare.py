@@ -22,10 +22,10 @@ from tilescope_dashboard.topics.sentence import Sentence
 
 #: Columns of ``tilescope.models.compare.compare``'s frame, where the open run is the candidate.
 COLUMNS = (
-    PASS, WORKLOAD, IMPL, Column("baseline_name", "baseline"), Column("baseline_run", "its run"),
-    Column("time", "GPU time", "second"), Column("baseline_time", "baseline's time", "second"),
-    Column("speedup", "speedup", "speedup"), Column("speedup_low", "95 %, from", "times"),
-    Column("speedup_high", "95 %, to", "times"), Column("verdict", "this one is"),
+    WORKLOAD, PASS, Column("speedup", "speedup", "speedup"), Column("verdict", "this one is"), IMPL,
+    Column("baseline_name", "baseline"), Column("baseline_run", "its run"), Column("time", "GPU time", "second"),
+    Column("baseline_time", "baseline's time", "second"), Column("speedup_low", "95 %, from", "times"),
+    Column("speedup_high", "95 %, to", "times"),
     Column("bytes", "HBM bytes (B)", "byte"), Column("baseline_bytes", "baseline's HBM bytes (B)", "byte"),
     Column("registers", "registers", "count"), Column("baseline_registers", "baseline's registers", "count"),
     Column("shared_memory", "shared memory (B)", "byte"),

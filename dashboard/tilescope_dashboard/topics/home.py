@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import pandas as pd
+from tilescope.models import baseline
 from tilescope.models import claims as model
 from tilescope.runs import store
 from tilescope.table.units import several
@@ -28,7 +29,6 @@ NEAR = 0.9
 OWN = "your own"
 #: Origin of a kernel while the runs that measured it are being read.
 READING = "reading its runs"
-_NAMES = {"eager": "unfused", "compile": "torch.compile"}
 #: How a measurement compares with the claim, by verdict.
 _AGAINST = (("more", "better"), ("less", "worse"))
 
@@ -69,7 +69,7 @@ def kernels(
         changed = " (changed since it was recorded)" if row["changed"] else ""
         found.append(
             {
-                **row, **head, "quickest": others.get(other), "other": _NAMES.get(other, row["library"] if other else ""),
+                **row, **head, "quickest": others.get(other), "other": row["library"] if other == "library" else baseline.called(other, {}),
                 "origin": f"{whose}{row['device'].removeprefix('NVIDIA ')}, {row['started']}{changed}",
             }
         )  # fmt: skip
@@ -95,7 +95,7 @@ def _judged(rows: pd.DataFrame) -> dict[str, dict[str, str]]:
     claimed = rows[rows["claim"] != ""].drop_duplicates(["kernel", "pass"])
     for row in claimed.to_dict("records"):
         words = verdicts.get((row["kernel"], row["pass"]), "")
-        over = _NAMES.get(row["claim_over"], row["claim_over"])
+        over = baseline.called(row["claim_over"], {})
         for word, meaning in _AGAINST:
             words = words.replace(word, meaning)
         said.setdefault(row["kernel"], {"claim": f"{row['claim']} vs {over}", "judged": words})

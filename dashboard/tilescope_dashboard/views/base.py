@@ -156,6 +156,7 @@ class View(layout.Part):
         def name() -> str:
             return stem(self.name_in_address, what, *(origin() if origin else self.origin))
 
+        shown.declared = lambda: dict(self.look.declared)
         place = layout.column()
         put = functools.partial(setattr, place, "objects", [shown, downloads(shown, name)])
         if self._late is None:

@@ -13,7 +13,7 @@ import panel_material_ui as pmui
 import param
 from bokeh.models.widgets.tables import HTMLTemplateFormatter
 from tilescope.models import claims as model
-from tilescope.runs import store
+from tilescope.runs import steps, store
 
 from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.components.choice import standings
@@ -83,7 +83,9 @@ class Home(View):
     def _show(self, folders: Sequence[Path], unread: Collection[str] = ()) -> None:
         families = ((entry["name"], entry.get("family", "")) for entry in self.state.catalog or catalog.known())
         read = written(folder for folder in folders if has_claimed(folder))
-        self.rows, self._said = _kernels(read, tuple(self.state.runs), tuple(families), frozenset(unread))
+        # The kernels of a model's step are on its own page.
+        runs = tuple(run for run in self.state.runs if run.recorded or not steps.has(run.path))
+        self.rows, self._said = _kernels(read, runs, tuple(families), frozenset(unread))
         named = list(dict.fromkeys(filter(None, self.rows["family"])))
         self._family.param.update(options={_ALL: "", **{name: name for name in named}})
         self._reflect()

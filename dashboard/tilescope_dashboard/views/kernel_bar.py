@@ -124,7 +124,8 @@ class KernelBar(layout.Part):
             _offer(self._kernel, kernels, state.kernel)
         for widget, field in ((self._pass, "direction"), (self._size, "workload"), (self._impl, "impl")):
             known = dict.fromkeys(getattr(one, field) for one in cases)
-            _offer(widget, {name: name for name in known}, case and getattr(case, field))
+            called = state.look.called if widget is self._impl else str
+            _offer(widget, {called(name): name for name in known}, case and getattr(case, field))
         _offer(self._baseline, *self._baselines())
         made_by = baselines.tritons(state.runs)
         labels = {_label(run, *made_by.get(run.id, [])): run.id for run in state.runs if not run.error}

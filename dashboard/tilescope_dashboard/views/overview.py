@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -16,6 +17,7 @@ from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, case_name
 from tilescope_dashboard.data.recordings import ANYTHING
 from tilescope_dashboard.figures.overview import overview
+from tilescope_dashboard.figures.style import Theme
 from tilescope_dashboard.topics import overview as topic
 from tilescope_dashboard.topics.sentence import Sentence
 from tilescope_dashboard.views.base import View
@@ -39,11 +41,17 @@ class Overview(View):
         head = html_text.pane(html_text.subheading("Runs", "Click a run to open it."))
         return [self.chart, cases, head, runs]
 
+    @property
+    def look(self) -> Theme:
+        # Implementations of one kernel are not called as those of another.
+        several = self.loaded is not None and len(self.loaded.run.kernels) > 1
+        return replace(super().look, declared=()) if several else super().look
+
     def otherwise(self) -> str:
         return _NOWHERE.format(escape(self.state.kernel)) if self.state.kernel else ""
 
     def update(self) -> None:
-        state, loaded = self.state, self.state.loaded
+        loaded = self.state.loaded
         cases = pd.DataFrame() if loaded is None else run_cache.summaries(loaded)
         anew, self._cases = cases is not self._cases or cases.empty, cases
         if anew:
@@ -51,9 +59,9 @@ class Overview(View):
             self._list_runs()
         self.table.choose(self._place())
         self.say(Sentence(several(len(cases), "case") + " in this run", f"{topic.READING} {topic.CHOOSING}"))
-        if anew or self._look != state.look:
-            self._look = state.look
-            self.chart.object = overview(cases, state.look)
+        if anew or self._look != self.look:
+            self._look = self.look
+            self.chart.object = overview(cases, self.look)
 
     def _place(self) -> int | None:
         """The row of the chosen case; None where none was chosen, or its config has no row."""
