@@ -36,11 +36,11 @@ scale_kernel[(16,)](x, torch.empty_like(x), BLOCK=1024, STRIDE=demo.STRIDE, num_
 @pytest.fixture
 def index(tmp_path, monkeypatch):
     """An index of releases of ``demo`` on this disk. From 1.1 on, its kernel's loads are strided."""
-    for release, stride in (("1.0", 1), ("1.1", 2), ("2.0", 2)):
-        with zipfile.ZipFile(tmp_path / f"demo-{release}-py3-none-any.whl", "w") as wheel:
-            info = f"demo-{release}.dist-info"
-            wheel.writestr("demo.py", f"STRIDE = {stride}\n")
-            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: demo\nVersion: {release}\n")
+    for name, release, stride in (("demo", "1.0", 1), ("demo", "1.1", 2), ("demo", "2.0", 2), ("torch", "0.1", 0)):
+        with zipfile.ZipFile(tmp_path / f"{name}-{release}-py3-none-any.whl", "w") as wheel:
+            info = f"{name}-{release}.dist-info"
+            wheel.writestr(f"{name}.py", f"STRIDE = {stride}\n")
+            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {release}\n")
             wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
             wheel.writestr(f"{info}/RECORD", "")
     for name, value in (("PIP_NO_INDEX", "1"), ("PIP_FIND_LINKS", tmp_path), ("TILESCOPE_CACHE", tmp_path / "cache")):
@@ -123,6 +123,11 @@ def test_requirement_is_installed_once(index, capfd):
         wheel.unlink()
     assert packages.folder_of(packages.read(["demo==1.0"])) == folder
     assert packages.folder_of(packages.read(["pytest>=1", "NAME=value"])) is None
+
+
+def test_pytorch_comes_with_cuda_where_the_index_has_no_other(index):
+    folder = packages.folder_of(packages.read(["torch==0.1"]))
+    assert folder and (folder / "torch.py").is_file()
 
 
 @pytest.mark.parametrize(("arguments", "said"), [

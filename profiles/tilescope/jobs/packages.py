@@ -120,17 +120,15 @@ def _install(words: Sequence[str], folder: Path) -> None:
         command = [uv, "pip", "install", "--python", sys.executable]
     else:
         raise PackagesError(f"{sys.executable} has no pip and there is no uv, so nothing can be installed")
-    command += ["--quiet", *alone, "--target", str(folder), *words]
-    done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False)
-    if done.returncode or not folder.is_dir():
-        said = [line for line in done.stderr.splitlines() if line.strip()] or ["the installer said nothing"]
-        why = next((line for line in said if line.startswith("ERROR: No matching")), said[-1])
-        cure = (
-            ": name an index of CPU builds in PIP_EXTRA_INDEX_URL"
-            if any(word.endswith("+cpu") for word in words)
-            else ""
-        )
-        raise PackagesError(f"{' '.join(words)} cannot be installed: {bounded_reading.one_line(why)}{cure}")
+    command += ["--quiet", *alone, "--target", str(folder)]
+    # An index may lack PyTorch's builds without CUDA.
+    for tried in dict.fromkeys((tuple(words), tuple(word.removesuffix("+cpu") for word in words))):
+        done = subprocess.run([*command, *tried], stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False)
+        if done.returncode == 0 and folder.is_dir():
+            return
+    said = [line for line in done.stderr.splitlines() if line.strip()] or ["the installer said nothing"]
+    why = next((line for line in said if line.startswith("ERROR: No matching")), said[-1])
+    raise PackagesError(f"{' '.join(tried)} cannot be installed: {bounded_reading.one_line(why)}")
 
 
 def _cpu_build(one: Requirement) -> str:
