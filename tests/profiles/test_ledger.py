@@ -98,12 +98,12 @@ def test_suggestions_good_step_is_told_so():
     good = step(*(launch(12 * n, 12, operator=None if n % 2 else 0) for n in range(1)), window=12)
     found = ledger.of(good, DEVICE)
     assert kinds(good) == []
-    assert next_steps.already_good(found, []).startswith("This step is already good: 83 %")
+    assert next_steps.already_good(found).startswith("This step is already good: 83 %")
 
 
 def test_suggestions_no_floor_is_not_zero():
     unknown = ledger.of(step(launch(0, 12, operator=None), window=12), DEVICE)
-    assert "; most kernels have no known floor" in next_steps.already_good(unknown, [])
+    assert "; most kernels have no known floor" in next_steps.already_good(unknown)
 
 
 def test_suggestions_cpu_bound_step_wants_a_graph():

@@ -195,8 +195,10 @@ def test_change_that_fails_or_needs_an_edit_says_why(monkeypatch):
 def test_trial_says_predicted_against_won():
     tried = Tried(5e-3, 4e-3, 1e-3, 1e-2, number=2, predicted=0.8e-3)
     said = step_text.trial(tried)
-    assert said.startswith("Suggestion 2 won 1.00 ms: predicted 800 µs, measured 1.00 ms (125%), 5.00 ms to 4.00 ms")
+    assert said.startswith(
+        "Suggestion 2 won 1.00 ms, 125 % of the predicted 800 µs: 5.00 ms to 4.00 ms. The results differ"
+    )
     unsure = step_text.trial(Tried(5e-3, 4e-3, 1e-3, 1e-2, number=1))
-    assert unsure.startswith("Suggestion 1 won 1.00 ms: measured 1.00 ms, 5.00 ms to 4.00 ms")
+    assert unsure.startswith("Suggestion 1 won 1.00 ms: 5.00 ms to 4.00 ms")
     power = {"energy": 0.25, "power": 500.0, "sm_clock": 1.98e9, "power_limit": 700.0}
     assert step_text.energy(Step((), (), 1.0, power=power)) == "A step uses 250 mJ (500 W, 1.98 GHz, limit 700 W)."

@@ -87,7 +87,7 @@ def sentence(model: Model | None) -> Sentence:
 def advice(model: Model) -> list[str]:
     """What to do next, a line each; one line for a step that nothing would make faster."""
     found = [one.line(model.ledger.step) for one in model.suggestions]
-    return found or [next_steps.already_good(model.ledger, model.suggestions)]
+    return found or [next_steps.already_good(model.ledger)]
 
 
 def of_kernels(model: Model) -> str:

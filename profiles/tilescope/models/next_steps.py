@@ -95,10 +95,8 @@ def _waits(ledger: Ledger) -> float:
     return ledger.parts["cpu"] + ledger.parts["gaps"]
 
 
-def already_good(ledger: Ledger, found: Sequence[Suggestion]) -> str:
-    """What to tell of a step for which nothing is suggested, or an empty text."""
-    if found:
-        return ""
+def already_good(ledger: Ledger) -> str:
+    """What to tell of a step for which nothing is suggested."""
     least = units.text(WORTH, "ratio", 2)
     nothing = f"No change that Tilescope knows would save {least} of this step"
     if not ledger.floored:

@@ -72,7 +72,7 @@ def lines(step: Step, found: Ledger, device: Device) -> Iterator[str]:
         yield "What to do next, each as if it were the only change:"
         yield from (f"  {number}. {one.line(found.step)}" for number, one in enumerate(suggested, 1))
     else:
-        yield next_steps.already_good(found, suggested)
+        yield next_steps.already_good(found)
     for one in step.tried:
         yield trial(one)
 
@@ -100,14 +100,13 @@ def trial(tried: Tried) -> str:
     won = tried.plain - tried.changed
     differs = tried.difference is None or not tried.difference <= tried.limit
     where = f" ({tried.where})" if tried.where else ""
-    said = f"results differ by {tried.difference:.1e}{where}, {'more than' if differs else 'within'} the {tried.limit:.0e} that rounding explains"
-    first = "changes the results" if differs else f"won {units.text(won, 'second')}" if won > 0 else "won nothing"
-    against = f" ({won / tried.predicted:.0%})" if tried.predicted else ""
-    predicted = f"predicted {units.text(tried.predicted, 'second')}, " if tried.predicted else ""
-    return (
-        f"Suggestion {tried.number} {first}: {predicted}"
-        f"measured {units.text(won, 'second')}{against}, {units.text(tried.plain, 'second')} to {units.text(tried.changed, 'second')}; {said}."
-    )
+    said = f"differ by {tried.difference:.1e}{where}, {'more than' if differs else 'within'} the {tried.limit:.0e} that rounding explains"
+    share = units.text(max(won, 0.0) / tried.predicted, "ratio", 2) if tried.predicted else ""
+    against = f", {share} of the predicted {units.text(tried.predicted, 'second')}" if share else ""
+    gain = f"won {units.text(won, 'second') if won > 0 else 'nothing'}{against}: {units.text(tried.plain, 'second')} to {units.text(tried.changed, 'second')}"
+    if differs:
+        return f"Suggestion {tried.number} changes the results: they {said}. It {gain}."
+    return f"Suggestion {tried.number} {gain}. The results {said}."
 
 
 def table(step: Step, found: Ledger) -> str:
