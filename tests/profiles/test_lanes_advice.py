@@ -13,6 +13,8 @@ from tilescope.table.case import Case
 from . import lane_faults
 from .made_up import GPU, MB, cost, values
 
+#: One program of each seed, as an H200 recorded it.
+SEEDS = Path(__file__).parent / "fixtures" / "lanes" / "seeds"
 CASE = Case("mm", "triton", "forward", "1000x1000x1000-fp16")
 OURS = {
     "shallow-pipeline",
@@ -153,6 +155,22 @@ def test_epilogue_is_what_follows_the_last_product():
     assert _facts(_lane(0, *[PRODUCT] * 8, store))["lane_epilogue_share"] == pytest.approx(0.5)
 
 
+def _named(artefact, spec, impl, gpu):
+    """The rules on lanes that fire on a recorded implementation of a seed, the first one first."""
+    case = Case(spec.name, impl, "forward", spec.workloads[0].id)
+    (told, *_) = trace.load(artefact).launches
+    time = case.row("gpu_time", told["plain"], "torch_profiler", launch=0, function=told["function"], sample=0)
+    frame = schema.frame([*collector.parse(artefact, case).to_dict("records"), time])
+    return [one.rule for one in advice.findings(frame, gpu) if one.rule in OURS]
+
+
+@pytest.mark.parametrize("artefact", sorted(SEEDS.iterdir()), ids=lambda path: path.name.partition(".")[0])
+def test_recorded_seeds_are_named_and_their_twins_are_not(artefact):
+    name, impl = artefact.name.partition(".")[0].split("-")
+    found = _named(artefact, getattr(lane_faults, name), impl, GPU)
+    assert found[:1] == ([lane_faults.RULES[name]] if impl == "fault" else [])
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(device.unavailable() is not None, reason=str(device.unavailable()))
 @pytest.mark.parametrize("name", lane_faults.RULES)
@@ -163,10 +181,6 @@ def test_seeded_faults_are_named_and_their_twins_are_not(name, tmp_path):
         case = Case(spec.name, impl, "forward", spec.workloads[0].id)
         artefact = tmp_path / f"{impl}{collector.SUFFIX}"
         collector.capture(case, spec, artefact, {})
-        rows = collector.parse(artefact, case)
-        time = trace.load(artefact).launches[0]["plain"]
-        timed = case.row("gpu_time", time, "torch_profiler", launch=0, function="product_kernel", sample=0)
-        frame = schema.frame([*rows.to_dict("records"), timed])
-        said[impl] = [one.rule for one in advice.findings(frame, device.detect()) if one.rule in OURS]
+        said[impl] = _named(artefact, spec, impl, device.detect())
     assert said["fault"][:1] == [lane_faults.RULES[name]]
     assert not said["twin"]
