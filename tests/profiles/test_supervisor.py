@@ -18,6 +18,8 @@ from tilescope.jobs.ledger import Ledger
 from tilescope.runs import journal, store
 from tilescope.table.case import Case
 
+from tests.kernels.releases import GLUON
+
 from .fake_jobs import KIT, OWN, cases, run
 from .processes import alive, wait_for
 
@@ -203,6 +205,7 @@ def test_describe_says_what_is_wrong_with_a_file(tmp_path):
 
 
 @pytest.mark.usefixtures("torch_and_catalog")
+@GLUON
 def test_note_where_the_interpreter_counts_other_kernels():
     """Kernels in Gluon run on GPUs only; the interpreter and older GPUs use other implementations."""
     wide = [Case("softmax", "triton", direction, "4x32768-bf16") for direction in ("forward", "backward")]
