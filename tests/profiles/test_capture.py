@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import mmap
 import threading
 import time
 from pathlib import Path
@@ -169,7 +170,9 @@ def test_arguments_of_every_kind_come_back(tmp_path):
 
 
 def test_table_of_addresses_points_to_the_new_memory(tmp_path):
-    tensors = [torch.zeros(size) for size in (10, 30, 50)]
+    # Debian's Python has small tensors at low addresses; this flag of Linux makes one anywhere.
+    low = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40)
+    tensors = [torch.zeros(10), torch.zeros(30), torch.frombuffer(low, dtype=torch.float32, count=50)]
     addresses = torch.tensor([tensor.data_ptr() for tensor in tensors])
     with Capture() as capture:
         foreign.grouped_kernel[(3,)](addresses, torch.tensor([10, 30, 50]), 64)

@@ -80,7 +80,7 @@ def pointed_at(
 
     Grouped kernels take such tables. ``numbers`` are int64; only tensors that are ``near`` are searched, each storage once.
     """
-    # Indices are small, and no process has memory at such low addresses.
+    # Most indices are small, and no process has memory at such low addresses.
     places = np.flatnonzero(numbers > _LOWEST_ADDRESS)
     places = places[np.argsort(numbers[places], kind="stable")]
     ordered, seen = numbers[places], set[int]()
@@ -94,4 +94,5 @@ def pointed_at(
             yield thing.detach(), places[first:last].tolist()
 
 
-_LOWEST_ADDRESS = 2**32
+#: Programs that are not position-independent, such as Debian's Python, begin here, with small tensors soon after.
+_LOWEST_ADDRESS = 2**22
