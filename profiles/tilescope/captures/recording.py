@@ -30,7 +30,6 @@ from tilescope.execution import (
     assumed_timing,
     compiling,
     fresh_memory,
-    launch_limits,
     launches,
     observe,
     offline,
@@ -191,7 +190,7 @@ class _Interpreting:
             if self.unmade:
                 record.data.setdefault("after", self.unmade)
                 record.note(f"{self.unmade} was not made before it, so its inputs may be wrong")
-            if why := launch_limits.refusal(launch.grid) or self._interpreted(launch, record):
+            if why := self._interpreted(launch, record):
                 self.unmade = self.unmade or launch.name
                 self.outputs.unmade(launch)
                 self._touch(launch, record)

@@ -167,7 +167,7 @@ def _count(
 ) -> tuple[list[_Counted], Mapping[str, Any]]:
     """Records of the case's launches, in order, and the assumption about a GPU. On ``meta`` only PyTorch operators are counted."""
     from tilescope.collectors import fault_rules  # noqa: PLC0415
-    from tilescope.execution import assumed_device, execute, launch_limits, launches, pytorch_traffic  # noqa: PLC0415
+    from tilescope.execution import assumed_device, execute, launches, pytorch_traffic  # noqa: PLC0415
     from tilescope.interpreter import interpret  # noqa: PLC0415
 
     records: list[_Counted] = []
@@ -185,8 +185,6 @@ def _count(
         # Preparation of a backward pass is interpreted only where its results may decide addresses.
         if not counting and not values and interpret.floats_only(launch):
             return
-        if why := launch_limits.refusal(launch.grid):
-            raise NotApplicable(f"{launch.name} cannot be launched: {why}")
         meter = interpret.meter(launch)
         interpret.run(launch, meter=meter, values=values, allowance=allowance, progress=progress, sample=sample,
                       not_finite=bool(settings.get("not_finite")))  # fmt: skip

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions, interpreter_builder
 
-from tilescope.execution import multiprocess
+from tilescope.execution import launch_limits, multiprocess
 from tilescope.execution.launches import Launch
 from tilescope.execution.not_applicable import NotApplicable
 from tilescope.interpreter import accesses, arguments, regular
@@ -95,6 +95,8 @@ def run(
     evenly over the grid (``meter.sampled``). Raises NeedsValues where ``values`` is False and accesses depend on them,
     NotServed for an unsupported operation, and InterpretationFailed for any other error of the kernel.
     """
+    if why := launch_limits.refusal(launch.grid):
+        raise InterpretationFailed(f"{launch.name} cannot be launched: {why}")
     # Without values, programs that handle floats only cannot depend on each other.
     independent = not values and floats_only(launch)
     processes = multiprocess.processors() if independent and meter is not None else 1
