@@ -91,6 +91,9 @@ def test_a_product_without_tensor_cores() -> None:
     for requested, told in ((flops, True), (MB, False)):  # not what the cost says, which may be another kernel's
         own = {"tensor_instructions@compiler": 0, "requested_flops@interpreter": requested}
         assert ("no-tensor-cores" in rules(find(own, of=case, flops=flops))) == told
+    for loaded, told in ((200 * MB, True), (50 * MB, False)):  # a polynomial of each element reads it once
+        own = {"tensor_instructions@compiler": 0, "requested_bytes_read@interpreter": loaded}
+        assert ("no-tensor-cores" in rules(find(own, of=case, flops=flops))) == told
     counted = find({"tensor_ops_bf16@ncu": 0}, of=case, flops=flops)
     assert one(counted, "no-tensor-cores").measured
 

@@ -50,6 +50,12 @@ def beyond_kernel(x_ptr):
     tl.store(x_ptr + 64 + tl.program_id(0), 1.0)
 
 
+@triton.jit
+def last_beyond_kernel(x_ptr):
+    number = tl.program_id(0)
+    tl.store(x_ptr + 2 * number + number % 977 + number // (tl.num_programs(0) - 1) * 1048576, 1.0)
+
+
 @pytest.fixture(autouse=True)
 def quick(no_gpu, monkeypatch):
     monkeypatch.setattr(interpreter, "SAMPLE", 0.5)
@@ -225,6 +231,8 @@ def test_sample_and_errors(tmp_path):
         collected(chained_kernel, (following, torch.zeros(16)), tmp_path)
     with pytest.raises(interpret.InterpretationFailed, match="the end of x_ptr"):
         collected(beyond_kernel, (torch.zeros(70),), tmp_path)
+    with pytest.raises(interpret.InterpretationFailed, match="the end of x_ptr"):
+        collected(last_beyond_kernel, (torch.zeros(3 * PROGRAMS - 1),), tmp_path)
 
 
 @pytest.mark.parametrize("count", [1, 6, 97])

@@ -6,6 +6,7 @@ the kernel's tensors is an error. Imports torch and triton.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import math
@@ -290,7 +291,7 @@ class _Programs:
     def interpret_sample(self, meter: Meter, seconds: float, last: float, *, independent: bool) -> None:
         """Counts some programs, spread evenly over the grid: as many as ``seconds`` allow, and at least ``FEWEST`` until ``last``.
 
-        The meter is not changed where there were too few. A program that is not ``independent`` may need the results of others:
+        Then runs the last program uncounted, where a missing mask shows. The meter is not changed where there were too few. A program that is not ``independent`` may need the results of others:
         then an error in it ends the sample and is not reported.
         """
         mine, done = meter.fresh(), 0
@@ -314,6 +315,9 @@ class _Programs:
         if done >= FEWEST:
             meter.counts, meter.lines = mine.counts, mine.lines
             meter.sampled = done, self.count
+            self.counting.meter = meter.fresh()
+            with contextlib.suppress(OutOfTime, *(() if independent else (InterpretationFailed,))):
+                self.interpret(self.count - 1)
 
 
 def spread(count: int) -> Iterator[int]:

@@ -17,6 +17,8 @@ _TENSOR = {"fp32": "tf32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "int8":
 _COUNTED = tuple(metric for metric in roofs.WORK if metric.startswith("tensor_"))
 #: Flop per byte from which work counts as a matrix product.
 _INTENSITY = 64
+#: The least bytes that a product's programs load over the bytes of its operands.
+_AGAIN = 1.5
 #: The least ratio of a launch's operations to the largest launch's for it to count as a product too.
 _OF_MOST = 0.1
 #: The least share of the time that makes a finding.
@@ -54,7 +56,8 @@ def no_tensor_cores(subject: Subject) -> Iterator[Finding]:
     """A matrix product on CUDA cores. Bound: roof of the tensor pipe / roof of fp32, over the products' share of the time.
 
     Operands may be widened and multiplied on another tensor pipe, so no counted tensor pipe may have worked. A case faster than
-    CUDA cores does not run on them. The declared cost may be wrong, so counted operations must be those of a product too.
+    CUDA cores does not run on them. The declared cost may be wrong, so counted operations must be those of a product too, and
+    programs must read operands again, which no chain of elementwise operations does.
     """
     pipe = _TENSOR.get(subject.case.key["dtype"])
     flops = subject.total("algorithm_flops", "model")
@@ -65,6 +68,9 @@ def no_tensor_cores(subject: Subject) -> Iterator[Finding]:
         return
     done = [flops, *filter(None, [subject.total("requested_flops", "interpreter")])]
     if min(value.value for value in done) <= _INTENSITY * sum(value.value for value in needed if value):
+        return
+    loaded = subject.total("requested_bytes_read", "interpreter")
+    if needed[0] and loaded and loaded.value < _AGAIN * needed[0].value:
         return
     tensor, cuda = subject.roof(pipe), subject.roof("fp32")
     if not (tensor and cuda and cuda.value):
