@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tilescope.collectors.lanes import buffer, lowering
 
-#: A program, a load, a loop with a wait in inline code and a product, and a store of whole numbers' arithmetic after it.
+#: A program, a load, a loop with a wait in inline code and a product, and two stores.
 KERNEL = """
 .visible .entry k(
 	.param .u64 .ptr .global .align 1 k_param_0,
@@ -37,6 +37,14 @@ $L__tmp3:
 	wgmma.mma_async.sync.aligned.m64n128k16;
 	MARK 7
 	@%p1 bra 	$L__BB0_1;
+	MARK 8
+	st.global.b32 	[%rd1], %r1;
+	MARK 9
+	st.global.b32 	[%rd1], %r1;
+	MARK 10
+	st.global.b32 	[%rd1], %r1;
+	MARK 11
+	st.global.b32 	[%rd1], %r1;
 	MARK 1
 	ret;
 }
@@ -88,17 +96,19 @@ class Thread:
 
 
 def recorded(turns, begin=1000):
-    """What four programs with two warps write, decoded; the clock of the second warp begins 100 later."""
+    """What four programs with two warps write, decoded. The clock of the second warp begins 100 later, other lanes have their own."""
     memory = np.zeros((4, LOWERED.size // 4), np.uint32)
-    for program, thread in itertools.product(range(4), (0, 1, 32, 33)):
-        Thread(program, thread, memory.reshape(-1), itertools.count(begin + thread // 32 * 100, 10), turns)
+    for program, thread in itertools.product(range(4), (0, 1, 16, 32, 33)):
+        Thread(
+            program, thread, memory.reshape(-1), itertools.count(begin + thread // 32 * 100 + thread % 32, 10), turns
+        )
     return [buffer.program(own, 2, LOWERED.stretches) for own in memory]
 
 
 def test_records_without_work_between_share_a_moment():
     # The loop's stretch has one read for the end of the wait and the start of the product.
-    assert LOWERED.stretches == [[[0, 2], [3]], [[4], [5, 6], [7]], [[1]]]
-    assert LOWERED.text.count("%clock") == 6
+    assert LOWERED.stretches == [[[0, 2], [3]], [[4], [5, 6], [7]], [[8], [9], [10], [11], [1]]]
+    assert LOWERED.text.count("%clock") == 10
     assert "tilescope" not in LOWERED.text
 
 
@@ -110,7 +120,8 @@ def test_what_the_code_writes_is_decoded():
         (5, 1 << 40 | n, 1 << 40 | n + 32) for n in (2, 3)
     ]
     assert buffer.spans(programs[0].warps[1]) == [
-        (0, 1100, 1180), (1, 1100, 1110), (2, 1120, 1130), (3, 1130, 1140), (2, 1150, 1160), (3, 1160, 1170),
+        (0, 1100, 1220), (1, 1100, 1110), (2, 1120, 1130), (3, 1130, 1140), (2, 1150, 1160), (3, 1160, 1170),
+        (4, 1180, 1190), (5, 1200, 1210),
     ]  # fmt: skip
     assert programs[0].lost == [0, 0]
 
@@ -118,7 +129,7 @@ def test_what_the_code_writes_is_decoded():
 def test_records_beyond_the_room_are_counted():
     # 64 words hold the first stretch, 15 turns of the loop's, and not the others.
     (one, *_) = recorded(turns=18)
-    assert one.lost == [16, 16]
+    assert one.lost == [20, 20]
     assert len(buffer.spans(one.warps[0])) == 31
 
 
