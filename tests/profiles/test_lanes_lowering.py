@@ -62,7 +62,7 @@ class Thread:
     """Runs the code of records of one thread, with a clock that ticks at each read. The kernel's loop turns ``turns`` times."""
 
     def __init__(self, program, thread, memory, clock, turns):
-        self.memory, self.clock, self.turns = memory, clock, turns
+        self.memory, self.clock = memory, clock
         self.known = {
             "%ctaid.x": program, "%ctaid.y": 0, "%ctaid.z": 0, "%nctaid.x": 4, "%nctaid.y": 1, "%tid.x": thread, "%smid": 5,
             "%globaltimer": 1 << 40 | program + thread // 32 * 32, "[k_param_1]": 0,

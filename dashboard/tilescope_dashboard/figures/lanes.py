@@ -17,7 +17,7 @@ from tilescope_dashboard.figures.style import Theme, empty, hover, legend
 from tilescope_dashboard.figures.timeline import along_time, reduced
 
 #: Most spans with a bar of their own, and most arrows: the longest waits'.
-MOST, MOST_ARROWS = 3_000, 400
+MOST, MOST_ARROWS = 2_000, 400
 #: Slots of time whose short spans share a bar in each lane.
 _SLOTS = 200
 #: How much longer than what is seen the time is whose spans the figure has.
