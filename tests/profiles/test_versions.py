@@ -93,6 +93,7 @@ def test_times_of_two_collectors_are_not_compared():
     assert [change.texts() for change in pair.changes] == [("–", "4.00 µs", ""), ("32", "40", "+25.0 %")]
     (pair,) = versions.pairs([before], [dataclasses.replace(quick, time_source="torch_profiler")])
     assert pair.changes[0].texts() == ("2.00 µs", "4.00 µs", "+100.0 %")
+    assert dataclasses.replace(pair.changes[0], candidate=8e-5).texts()[2] == "40.0×"
 
 
 def test_cases_of_a_run_have_its_values_and_findings():

@@ -38,6 +38,8 @@ COMPARED = (
 _MORE = frozenset({"theoretical_occupancy", "sector_efficiency_read", "sector_efficiency_written"})
 #: The utilization of a GPU that others use, and the relative change of a clock that times are not compared across.
 _BUSY, _CLOCK = 0.1, 0.03
+#: The growth from which a change is a factor.
+_FACTOR = 9.0
 _PROBLEM = ("impl", "pass", "workload")
 
 
@@ -135,6 +137,8 @@ class Change:
         if self.baseline == self.candidate:
             return sides[0], sides[1], ""
         said = "" if self.relative is None else f"{self.relative * 100:+.1f} %"
+        if self.relative and self.relative >= _FACTOR:
+            said = units.times(1 + self.relative)
         return sides[0], sides[1], f"{said}, within noise" if self.noise else said
 
 
