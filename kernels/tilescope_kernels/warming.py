@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-import triton
 from torch._subclasses import FakeTensorMode
 
 from tilescope_kernels import dispatch
@@ -26,17 +23,6 @@ class _Noted(dispatch.OnLooker):
         if launcher := operators.LAUNCHERS.get(func.name().partition(".")[0]):
             self.calls.append((launcher, args))
         return func(*args, **(kwargs or {}))
-
-
-class _Launched(dispatch.OnLooker):
-    """Calls the launchers of operators, whose tensors are on ``meta``."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        launcher = operators.LAUNCHERS.get(func.name().partition(".")[0])
-        if launcher is None:
-            return func(*args, **(kwargs or {}))
-        with self:
-            return launcher(*args)
 
 
 def warm(
@@ -67,16 +53,7 @@ def warm(
         if gradients and results:
             torch.autograd.backward(results, [torch.empty_like(value) for value in results])
 
-    def on_meta(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-
-    with (
-        ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool, torch.no_grad(),
-        triton.AsyncCompileMode(pool) as compiling, launching.compiled_alone(), _Launched(),
-    ):  # fmt: skip
+    with torch.no_grad(), launching.compiled_alone(threads) as compiled:
         for launcher, given in noted.calls:
-            launcher(*map(on_meta, given))
-        # Triton 3.9 forgets them at the end.
-        return len(compiling.future_kernels)
+            launcher(*map(operators.on_meta, given))
+        return len(compiled)  # Triton 3.9 forgets them at the end.

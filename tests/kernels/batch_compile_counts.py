@@ -1,4 +1,6 @@
-"""Counts the kernels that Triton would compile while a call walks over sizes, on an assumed GPU. Prints JSON: walk to count.
+"""Counts the kernels that Triton would compile while a call walks over sizes, on an assumed GPU.
+
+Prints JSON: walk to count, and under "alone" the kernels that a launch compiled by itself, after others of its call.
 
 ``JITFunction.run`` and its key are Triton's own; only the compiler is replaced, by one that notes what it is given.
 """
@@ -10,8 +12,9 @@ import torch
 from tilescope.execution.assumed_device import assumed
 from tilescope.execution.launches import ThroughCustomOps
 from triton.runtime import jit
+from triton.runtime._async_compile import active_mode
 
-FOUND = set()
+FOUND, ALONE = set(), set()
 
 
 class Compiled:
@@ -26,6 +29,8 @@ class Compiled:
 
 def not_compiled(self, key, signature, device, *given):
     """Notes the kernel, the types of its arguments, its constants, the options, and what is known of divisibility."""
+    if active_mode.get() is None:
+        ALONE.add(self.fn.__name__)
     FOUND.add((self.fn.__name__, str(signature), *map(str, given[:3])))
     self.device_caches[device][0][key] = made = Compiled()
     return made
@@ -81,7 +86,7 @@ def main():
                 if made.requires_grad:
                     made.backward(torch.empty_like(made))
             counts[walk] = len(FOUND)
-    print(json.dumps(counts))
+    print(json.dumps({**counts, "alone": sorted(ALONE)}))
 
 
 main()

@@ -108,6 +108,15 @@ def check_an_upstream_gradient_that_is_not_finite_spares_ignored_rows():
         close(found.nan_to_num(0.0, 0.0, 0.0), wanted.nan_to_num(0.0, 0.0, 0.0), 1e-5)
 
 
+def check_a_gradient_that_came_with_the_loss_is_scaled_by_several():
+    x, target, upstream = draw(12, 40).requires_grad_(), targets(12, 40), torch.tensor([1.0, -2.0])
+    found, wanted = (
+        torch.autograd.grad(loss(x, target), x, upstream, is_grads_batched=True)[0]
+        for loss in (cross_entropy, F.cross_entropy)
+    )
+    close(found, wanted, 1e-5)
+
+
 def check_odd_numbers_of_classes_are_multiplied_in_two_parts():
     for dtype, classes, wanted in (
         (torch.float16, 50257, [50256, 50257]), (torch.bfloat16, 9, [8, 9]), (torch.float16, 8, [8]), (torch.float16, 7, [7]),

@@ -23,6 +23,10 @@ def test_sizes_share_compiled_kernels(batch, walk):
     assert 0 < batch("batch_compile_counts.py")[walk] <= LIMITS[walk]
 
 
+def test_kernels_of_a_step_compile_together(batch):
+    assert batch("batch_compile_counts.py")["alone"] == []
+
+
 def test_functions_called_first_by_threads(batch):
     raised = batch("batch_threads.py")
     assert len(raised) > 40

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
 import triton
 from triton import knobs
 from triton.compiler import compiler
-from triton.runtime import driver, jit
+from triton.runtime import cache, driver, jit
 
 _TENSOR, _PARAMETER = torch.Tensor, torch.nn.Parameter
 #: The name of Triton's class and of Gluon's. Importing either takes long.
@@ -35,19 +37,26 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
     profiler observes launches, and where no earlier launch had such arguments.
     """
     key, given, device = _described(args, getattr(kernel, "do_not_specialize", ()) and _general(kernel))
+    is_cached = bool(given) and isinstance(kernel, jit.JITFunction) and not is_observed(kernel)
+    if is_cached:
+        _make_ready()
     if device >= 0 and device != driver.active.get_current_device():
         with torch.cuda.device(device):
             launch(kernel, grid, *args, **constants)
         return
-    is_cached = bool(given) and isinstance(kernel, jit.JITFunction) and not is_observed(kernel)
     if is_cached:
         key += (*constants, *constants.values(), knobs.runtime.debug, knobs.compilation.instrumentation_mode)
-        cache, signature = kernel.device_caches[device][0], (None, *key)
-        if found := cache.get(signature):
+        launched, signature = kernel.device_caches[device][0], (None, *key)
+        if found := launched.get(signature):
             (start, first, last), (x, y, z) = found, (*grid, 1, 1)[:3]
             start(x, y, z, driver.active.get_current_stream(device), *first, *given, *last)
             return
-    if _THREAD.compiles_alone:
+        if THREAD.prepares and not torch.cuda.is_current_stream_capturing():
+            (prepare, *needed), THREAD.prepares = THREAD.prepares, None
+            # The launches themselves say what is wrong.
+            with contextlib.suppress(Exception):
+                prepare(*needed)
+    if THREAD.compiles_alone:
         kernel.warmup(*args, grid=grid, **constants)
         return
     compiled = kernel[grid](*args, **constants)
@@ -56,7 +65,15 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
         if all(kernel.params[place].is_constexpr for place in rest):
             # The compiler's constants have those that defaults added. Nobody observes the launch, so there are no hooks.
             last = tuple(compiled.src.constants.get((place,)) for place in rest)
-            cache[signature] = compiled.run, (compiled.function, compiled.packed_metadata, None, None, None), last
+            launched[signature] = compiled.run, (compiled.function, compiled.packed_metadata, None, None, None), last
+
+
+@functools.cache
+def _make_ready() -> None:
+    """Hash Triton's files, which each compile asks for, while a C compiler makes Triton's driver."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(cache.triton_key)
+        driver.active.get_current_device()
 
 
 @functools.cache
@@ -122,26 +139,50 @@ class _Thread(threading.local):
 
     has_context = False
     compiles_alone = False
+    #: A function and its arguments: it compiles what the current call of an operator needs.
+    prepares: tuple[Any, ...] | None = None
 
 
-_THREAD = _Thread()
+THREAD = _Thread()
+
+
+class _Compilers(ThreadPoolExecutor):
+    """Threads that compile kernels, and load them with their launchers in C if there is a GPU."""
+
+    def submit(self, compile_kernel: Callable[[], Any]) -> Future[Any]:  # type: ignore[override]
+        device = torch.cuda.current_device() if torch.cuda.is_available() else -1
+
+        def compile_and_load() -> Any:
+            kernel = compile_kernel()
+            if device >= 0:
+                with torch.cuda.device(device):
+                    kernel.run  # noqa: B018 - the property loads
+            return kernel
+
+        return super().submit(compile_and_load)
 
 
 @contextlib.contextmanager
-def compiled_alone() -> Iterator[None]:
-    """While active, launches of this thread with tensors on ``meta`` are compiled and not made."""
-    _THREAD.compiles_alone = True
+def compiled_alone(threads: int | None = None) -> Iterator[list[Future[Any]]]:
+    """While active, launches of this thread, of tensors on ``meta`` too, are compiled in parallel and not made."""
+    THREAD.compiles_alone = True
     try:
-        yield
+        with (
+            _Compilers(threads or len(os.sched_getaffinity(0))) as pool,
+            triton.AsyncCompileMode(pool, ignore_errors=True) as mode,
+        ):
+            yield mode.raw_futures
     finally:
-        _THREAD.compiles_alone = False
+        THREAD.compiles_alone = False
+    for future in mode.raw_futures:
+        future.result()
 
 
 def _ensure_context(device: int) -> None:
     """Give this thread a CUDA context, without which no descriptor can be encoded. Autograd's threads start without one."""
-    if not _THREAD.has_context:
+    if not THREAD.has_context:
         torch.cuda.mem_get_info(device)
-        _THREAD.has_context = True
+        THREAD.has_context = True
 
 
 def cdiv(numerator: int, denominator: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tilescope_kernels._shared import checks
+from tilescope_kernels._shared import checks, launching
 
 #: The launchers by their operators' names, ``tilescope::NAME``.
 LAUNCHERS: dict[str, Callable[..., Any]] = {}
@@ -26,6 +26,17 @@ class _Function(torch.autograd.Function):
     def apply(cls, *args: Any) -> Any:
         functorch = torch._C._are_functorch_transforms_active()
         return (super() if functorch else super(torch.autograd.Function, cls)).apply(*args)
+
+
+class _Context:
+    """Stands for autograd's context where the kernels of a gradient are compiled."""
+
+    def __init__(self, args: tuple[Any, ...]) -> None:
+        self.needs_input_grad = tuple(getattr(each, "requires_grad", False) for each in args)
+        self.set_materialize_grads = self.mark_non_differentiable = lambda *_: None
+
+    def save_for_backward(self, *saved: Any) -> None:
+        self.saved_tensors = saved
 
 
 class Operator:
@@ -41,7 +52,8 @@ class Operator:
     ) -> None:  # fmt: skip
         functools.update_wrapper(self, launch)
         LAUNCHERS[f"tilescope::{name}"] = launch
-        self.name, self.shards, self._autocast = name, shards, autocast
+        self.name, self.launch, self.shards, self._autocast = name, launch, shards, autocast
+        self._passes: tuple[Callable[..., None], Callable[..., Any]] | None = None
         self._operator = torch.library.custom_op(f"tilescope::{name}", launch, mutates_args=mutates)
         plain, schema = f"tilescope::{name}.plain", torch.library.infer_schema(launch, mutates_args=mutates)
         torch.library.define(plain, schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -86,7 +98,7 @@ class Operator:
                 return *found, *(None,) * (len(arguments) - len(found))
 
             self._operator.register_autograd(backward, setup_context=save)
-            self._apply = self._function(save, backward).apply
+            self._passes, self._apply = (save, backward), self._function(save, backward).apply
             return gradient
 
         return register
@@ -125,15 +137,32 @@ class Operator:
         """Launches, and records the backward pass for autograd."""
         if torch.compiler.is_compiling():
             return self._operator(*args)
+        if launching.THREAD.compiles_alone:
+            return self.launch(*args)
         if self._autocast and checks.autocast_dtype(first := next(filter(_is_floating, args))):
             return self._cast_call(self, first.device.type, *args)
-        wants_gradient = _wants_gradient(args)
+        wants_gradient = requires_gradient(args)
         if wants_gradient is None:
             if "torch.distributed.tensor" in sys.modules:
                 _take_dtensors(self)
-        elif not wants_gradient or not torch.is_grad_enabled():
-            return self._plain(*args)
-        return self._apply(*args)
+            return self._apply(*args)
+        wants_gradient = wants_gradient and torch.is_grad_enabled()
+        launching.THREAD.prepares = self._compile, args, wants_gradient
+        try:
+            return self._apply(*args) if wants_gradient else self._plain(*args)
+        finally:
+            launching.THREAD.prepares = None
+
+    def _compile(self, args: tuple[Any, ...], wants_gradient: bool) -> None:
+        """Compile in parallel what a call with these arguments launches, and what its gradient will."""
+        with torch.no_grad(), launching.compiled_alone():
+            given = tuple(map(on_meta, args))
+            made = self.launch(*given)
+            if wants_gradient and self._passes:
+                save, backward = self._passes
+                context = _Context(args)
+                save(context, given, made)
+                backward(context, *map(torch.empty_like, made if isinstance(made, tuple) else (made,)))
 
 
 @functools.cache
@@ -173,11 +202,19 @@ def _take_dtensors(operator: Operator) -> None:
     register_sharding(operator.overloads)(placements)
 
 
+def on_meta(value: Any) -> Any:
+    """A tensor on ``meta`` for a tensor, alike in all that chooses kernels."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    base = torch.empty(0, dtype=value.dtype, device="meta")
+    return base.as_strided(value.shape, value.stride(), value.storage_offset() % 16)
+
+
 def _is_floating(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype in checks.FLOATING
 
 
-def _wants_gradient(args: tuple[Any, ...]) -> bool | None:
+def requires_gradient(args: tuple[Any, ...]) -> bool | None:
     """Whether a tensor requires a gradient. None where one stands for others, as in ``torch.func.vmap`` and as a ``DTensor``."""
     wants_gradient = False
     for value in args:
@@ -235,7 +272,7 @@ def unpack(text: str) -> dict[str, int] | None:
 
 def wants_grad(*tensors: torch.Tensor | None) -> bool:
     """Whether autograd may ask for a gradient of any tensor, so that the forward pass must save for the backward pass."""
-    return torch.is_grad_enabled() and _wants_gradient(tensors) is not False
+    return torch.is_grad_enabled() and requires_gradient(tensors) is not False
 
 
 def as_rows(x: torch.Tensor, columns: int) -> torch.Tensor:

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.launching import launch, multiprocessors
-from tilescope_kernels._shared.operators import operator
+from tilescope_kernels._shared.operators import operator, requires_gradient
 
 
 @triton.jit
@@ -57,10 +57,10 @@ def scaled(
 
     The rows whose ``target`` is ``ignore_index`` are 0, and stay so: times an incoming infinity or NaN they would be NaN.
 
-    The saved tensor changes, so autograd refuses a second backward pass. torch.compile cannot trace that: for it the product
-    is a new tensor.
+    The saved tensor changes, so autograd refuses a second backward pass. torch.compile cannot trace that, and several
+    incoming gradients need the saved one: for them the product is a new tensor.
     """
-    if type(gradient) is not torch.Tensor:
+    if type(gradient) is not torch.Tensor or requires_gradient((factor,)) is None:
         if target is not None:
             factor = torch.where(target == ignore_index, torch.ones_like(factor), factor)
         return gradient * (factor[:, None] if factor.dim() else factor)

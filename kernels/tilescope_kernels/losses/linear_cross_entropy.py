@@ -120,7 +120,8 @@ def _differentiate(ctx: Any, dloss: torch.Tensor) -> tuple[torch.Tensor | None, 
     if torch.is_grad_enabled():
         # The gradient has no graph of its own: the derivative of a gradient penalty would silently be missing.
         raise RuntimeError(
-            "linear_cross_entropy computed its gradient with the loss: it has no second derivative (create_graph)"
+            "linear_cross_entropy computed its gradient with the loss: it has no second derivative, for which create_graph and "
+            "torch.func.grad ask; call backward() or torch.autograd.grad, or set TILESCOPE_USE_TRITON=0"
         )
     *kept, target = ctx.saved_tensors
     ignore_index, _, _, _, *wants, _ = ctx.rest
