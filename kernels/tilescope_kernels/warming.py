@@ -12,19 +12,6 @@ from tilescope_kernels import dispatch
 from tilescope_kernels._shared import launching, operators
 
 
-class _Noted(dispatch.OnLooker):
-    """Notes calls of operators: their launchers and arguments."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if launcher := operators.LAUNCHERS.get(func.name().partition(".")[0]):
-            self.calls.append((launcher, args))
-        return func(*args, **(kwargs or {}))
-
-
 def warm(
     model: Callable[..., Any], *args: Any, gradients: bool = True, threads: int | None = None, **kwargs: Any
 ) -> int:
@@ -34,7 +21,13 @@ def warm(
     ``meta`` do as well, beside a module on ``meta``. With ``gradients`` the backward pass of the results is compiled too. ``threads``
     compile, by default as many as the process has processors. Call it once for each size that needs other kernels.
     """
-    noted, modes = _Noted(), FakeTensorMode(allow_non_fake_inputs=True)
+    calls, modes = [], FakeTensorMode(allow_non_fake_inputs=True)
+
+    class Noted(dispatch.OnLooker):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func.name().startswith("tilescope::"):
+                calls.append((func, args))
+            return func(*args, **(kwargs or {}))
 
     def fake(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -46,14 +39,12 @@ def warm(
     state: dict[str, Any] = {}
     if isinstance(model, torch.nn.Module):
         state = {name: fake(value) for name, value in (*model.named_parameters(), *model.named_buffers())}
-    with modes, noted:
+    with modes, Noted():
         made = torch.func.functional_call(model, state, args, kwargs) if state else model(*args, **kwargs)
-        results = [value for value in torch.utils._pytree.tree_leaves(made) if isinstance(value, torch.Tensor)]
-        results = [value for value in results if value.requires_grad]
-        if gradients and results:
-            torch.autograd.backward(results, [torch.empty_like(value) for value in results])
+        if gradients:
+            operators.differentiate(made)
 
     with torch.no_grad(), launching.compiled_alone(threads) as compiled:
-        for launcher, given in noted.calls:
-            launcher(*map(operators.on_meta, given))
+        for call, given in calls:
+            call(*map(operators.on_meta, given))
         return len(compiled)  # Triton 3.9 forgets them at the end.

@@ -15,9 +15,6 @@ import torch
 
 from tilescope_kernels._shared import checks, launching
 
-#: The launchers by their operators' names, ``tilescope::NAME``.
-LAUNCHERS: dict[str, Callable[..., Any]] = {}
-
 
 class _Function(torch.autograd.Function):
     """The base of every operator's ``autograd.Function``. PyTorch's ``apply`` binds arguments to a signature, which takes long."""
@@ -28,37 +25,33 @@ class _Function(torch.autograd.Function):
         return (super() if functorch else super(torch.autograd.Function, cls)).apply(*args)
 
 
-class _Context:
-    """Stands for autograd's context where the kernels of a gradient are compiled."""
-
-    def __init__(self, args: tuple[Any, ...]) -> None:
-        self.needs_input_grad = tuple(getattr(each, "requires_grad", False) for each in args)
-        self.set_materialize_grads = self.mark_non_differentiable = lambda *_: None
-
-    def save_for_backward(self, *saved: Any) -> None:
-        self.saved_tensors = saved
-
-
 class Operator:
     """A launcher registered as ``torch.ops.tilescope.NAME``, for compilers, and as ``torch.ops.tilescope.NAME.plain``.
 
     PyTorch's dispatcher calls the plain one, which has no gradient, several times faster. A call outside a compiler uses it, in an
-    ``autograd.Function`` where a gradient is wanted. ``autocast`` and ``shards`` are those of ``operator``.
+    ``autograd.Function`` where a gradient is wanted.
+
+    ``fake`` makes the results without data, from the same arguments. ``mutates`` names the arguments that the launcher writes.
+
+    ``autocast``: floating tensors are cast under autocast, as ``torch.nn.functional`` does on a GPU, to the dtype of autocast
+    (``"lower"``), to ``"fp32"``, or to the ``"widest"`` of them.
+
+    ``shards`` has a letter for each tensor, then for each output of a ``DTensor``: ``e`` is sharded along any dimension, ``r`` along
+    the first, ``w`` is whole on every rank, and ``p`` is a sum of which every rank has a part.
     """
 
     def __init__(
-        self, name: str, launch: Callable[..., Any], mutates: tuple[str, ...], fake: Callable[..., Any],
-        autocast: str, shards: str,
+        self, name: str, launch: Callable[..., Any], *, fake: Callable[..., Any], mutates: Iterable[str] = (),
+        autocast: str = "", shards: str = "",
     ) -> None:  # fmt: skip
         functools.update_wrapper(self, launch)
-        LAUNCHERS[f"tilescope::{name}"] = launch
-        self.name, self.launch, self.shards, self._autocast = name, launch, shards, autocast
-        self._passes: tuple[Callable[..., None], Callable[..., Any]] | None = None
+        self.name, self.shards, self._autocast = name, shards, autocast
         self._operator = torch.library.custom_op(f"tilescope::{name}", launch, mutates_args=mutates)
         plain, schema = f"tilescope::{name}.plain", torch.library.infer_schema(launch, mutates_args=mutates)
         torch.library.define(plain, schema, tags=(torch.Tag.pt2_compliant_tag,))
         torch.library.impl(plain, "default", _counted(launch, mutates) if mutates else launch)
-        torch.library.register_fake(plain, fake)
+        # While launches are compiled and not made, results on ``meta`` come from the launcher.
+        torch.library.register_fake(plain, lambda *args: (launch if launching.THREAD.compiles_alone else fake)(*args))  # noqa: PLW0108
         self._operator.register_fake(fake)
         self.overloads = [getattr(getattr(torch.ops.tilescope, name), each) for each in ("plain", "default")]
         self._plain = self.overloads[0]
@@ -98,7 +91,7 @@ class Operator:
                 return *found, *(None,) * (len(arguments) - len(found))
 
             self._operator.register_autograd(backward, setup_context=save)
-            self._passes, self._apply = (save, backward), self._function(save, backward).apply
+            self._apply = self._function(save, backward).apply
             return gradient
 
         return register
@@ -137,8 +130,6 @@ class Operator:
         """Launches, and records the backward pass for autograd."""
         if torch.compiler.is_compiling():
             return self._operator(*args)
-        if launching.THREAD.compiles_alone:
-            return self.launch(*args)
         if self._autocast and checks.autocast_dtype(first := next(filter(_is_floating, args))):
             return self._cast_call(self, first.device.type, *args)
         wants_gradient = requires_gradient(args)
@@ -155,14 +146,8 @@ class Operator:
 
     def _compile(self, args: tuple[Any, ...], wants_gradient: bool) -> None:
         """Compile in parallel what a call with these arguments launches, and what its gradient will."""
-        with torch.no_grad(), launching.compiled_alone():
-            given = tuple(map(on_meta, args))
-            made = self.launch(*given)
-            if wants_gradient and self._passes:
-                save, backward = self._passes
-                context = _Context(args)
-                save(context, given, made)
-                backward(context, *map(torch.empty_like, made if isinstance(made, tuple) else (made,)))
+        with torch.set_grad_enabled(wants_gradient), launching.compiled_alone():
+            differentiate(self(*map(on_meta, args)))
 
 
 @functools.cache
@@ -207,7 +192,14 @@ def on_meta(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     base = torch.empty(0, dtype=value.dtype, device="meta")
-    return base.as_strided(value.shape, value.stride(), value.storage_offset() % 16)
+    made = base.as_strided(value.shape, value.stride(), value.storage_offset() % 16)
+    return made.detach().requires_grad_(value.requires_grad)
+
+
+def differentiate(results: Any) -> None:
+    """Run the backward pass of all tensors in ``results`` that have one."""
+    leaves = [each for each in torch.utils._pytree.tree_leaves(results) if getattr(each, "requires_grad", False)]
+    torch.autograd.backward(leaves, [torch.empty_like(each) for each in leaves])
 
 
 def _is_floating(value: Any) -> bool:
@@ -241,20 +233,9 @@ def _counted(launch: Callable[..., Any], mutates: Iterable[str]) -> Callable[...
     return call
 
 
-def operator(
-    name: str, *, fake: Callable[..., Any], mutates: Iterable[str] = (), autocast: str = "", shards: str = ""
-) -> Callable[[Callable[..., Any]], Operator]:
-    """Register the decorated launcher as ``torch.ops.tilescope.NAME``.
-
-    ``fake`` makes the results without data, from the same arguments. ``mutates`` names the arguments that the launcher writes.
-
-    ``autocast``: floating tensors are cast under autocast, as ``torch.nn.functional`` does on a GPU, to the dtype of autocast
-    (``"lower"``), to ``"fp32"``, or to the ``"widest"`` of them.
-
-    ``shards`` has a letter for each tensor, then for each output of a ``DTensor``: ``e`` is sharded along any dimension, ``r`` along
-    the first, ``w`` is whole on every rank, and ``p`` is a sum of which every rank has a part.
-    """
-    return lambda launch: Operator(name, launch, tuple(mutates), fake, autocast, shards)
+def operator(name: str, **options: Any) -> Callable[[Callable[..., Any]], Operator]:
+    """Register the decorated launcher as an ``Operator`` with these options."""
+    return lambda launch: Operator(name, launch, **options)
 
 
 def pack(config: Mapping[str, int] | None) -> str:
@@ -279,6 +260,11 @@ def as_rows(x: torch.Tensor, columns: int) -> torch.Tensor:
     """View ``x`` as a matrix of ``columns`` columns with stride 1 along a row and any stride between rows. Copies if it must."""
     flat = x if x.dim() == 2 and x.shape[1] == columns else x.reshape(x.numel() // max(columns, 1), columns)
     return flat if flat.stride(1) == 1 else flat.contiguous()
+
+
+def neighbours(x: torch.Tensor) -> torch.Tensor:
+    """``x``, copied unless its last dimension has stride 1."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def rows_like(x: torch.Tensor) -> torch.Tensor:

@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from tilescope_kernels._shared.checks import FLOATING, check_alike, check_tensors, check_together, use_triton
+from tilescope_kernels._shared import checks
 from tilescope_kernels._shared.launching import cdiv, gluon_capability, launch
-from tilescope_kernels._shared.operators import operator, pack, rows_like, wants_grad
+from tilescope_kernels._shared.operators import neighbours, operator, pack, rows_like, wants_grad
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention import flash
 from tilescope_kernels.attention.attention_configs import CONFIGS, chosen_config
@@ -174,16 +174,11 @@ def _attention_backward(
 def _differentiate(ctx: Any, do: torch.Tensor) -> tuple[torch.Tensor, ...]:
     *saved, mask = ctx.saved_tensors
     causal, scale, _, config, window = ctx.rest
-    return _attention_backward(_neighbours(do), *saved, causal, scale, config, mask, window)
-
-
-def _neighbours(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, copied unless its last dimension has stride 1."""
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+    return _attention_backward(neighbours(do), *saved, causal, scale, config, mask, window)
 
 
 def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool) -> None:
-    check_tensors(query=query, key=key, value=value)
+    checks.check_tensors(query=query, key=key, value=value)
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.dim() != 4:
             raise ValueError(f"{name} has {tensor.dim()} dimensions: give (batch, heads, rows, columns)")
@@ -192,7 +187,7 @@ def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_g
         raise ValueError(f"query has {columns} columns a head: give 1 to {_MOST}")
     if key.shape[0] != batch or key.shape[3] != columns:
         raise ValueError(f"key has shape {tuple(key.shape)}: give ({batch}, heads, rows, {columns}) beside this query")
-    check_alike(key=key, value=value)
+    checks.check_alike(key=key, value=value)
     if enable_gqa and (key.shape[1] == 0 or heads % key.shape[1]):
         raise ValueError(f"key has {key.shape[1]} heads: with enable_gqa give a divisor of query's {heads}")
     if not enable_gqa and key.shape[1] != heads:
@@ -203,11 +198,10 @@ def _check_mask(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor, is_c
     """Expand the mask to the shape of the scores, without a copy. Raises ValueError for one that is not supported."""
     if is_causal:
         raise ValueError("attn_mask is given beside is_causal: give one of them, as PyTorch asks for")
-    if mask.dtype not in (torch.bool, *FLOATING):
+    if mask.dtype not in (torch.bool, *checks.FLOATING):
         raise ValueError(f"attn_mask is {mask.dtype}: give torch.bool, or a floating dtype of up to 32 bits")
-    check_together(query=query, attn_mask=mask)
-    if mask.requires_grad and torch.is_grad_enabled():
-        raise ValueError("attn_mask requires a gradient and has none here: pass attn_mask.detach()")
+    checks.check_together(query=query, attn_mask=mask)
+    checks.check_no_grad("scaled_dot_product_attention", attn_mask=mask)
     shape = (*query.shape[:3], key.shape[2])
     try:
         return mask.expand(shape)
@@ -233,7 +227,7 @@ def scaled_dot_product_attention(
     deterministic. Tiles of keys outside the window are skipped; those that ``attn_mask`` hides are not. ``config`` is one
     of ``CONFIGS``. Raises ValueError, naming the argument, for what is not supported.
     """
-    if not use_triton():
+    if not checks.use_triton():
         if window is not None:
             rows, keys = (torch.arange(t.shape[2], device=t.device) for t in (query, key))
             apart = rows[:, None] - keys
@@ -252,7 +246,7 @@ def scaled_dot_product_attention(
         window = min(window, query.shape[2])
     mask = None if attn_mask is None else _check_mask(query, key, attn_mask, is_causal)
     save = wants_grad(query, key, value)
-    q, k, v = (_neighbours(tensor) for tensor in (query, key, value))
+    q, k, v = (neighbours(tensor) for tensor in (query, key, value))
     return _attention(q, k, v, is_causal, scale, save, pack(config), mask, window)[0]
 
 

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 
 from tilescope_kernels._shared import checks
 from tilescope_kernels._shared.launching import BEYOND, cdiv, launch, multiprocessors, next_power_of_2, shared_memory
-from tilescope_kernels._shared.operators import operator, pack, rows_like, unpack
-from tilescope_kernels.attention.attention import _MOST, _neighbours
+from tilescope_kernels._shared.operators import neighbours, operator, pack, rows_like, unpack
+from tilescope_kernels.attention.attention import _MOST
 from tilescope_kernels.attention.decode import _SPLITS, _span, attention_combine_kernel
 from tilescope_kernels.attention.masks import checked_scale
 from tilescope_kernels.attention.paged_kernels import paged_attention_kernel
@@ -139,7 +139,7 @@ def paged_attention(
     scale = checked_scale(scale, query)
     if not checks.use_triton():
         return _composed(query, key_cache, value_cache, page_table, lengths, is_causal, scale)
-    q, k, v, table = (_neighbours(tensor) for tensor in (query, key_cache, value_cache, page_table))
+    q, k, v, table = (neighbours(tensor) for tensor in (query, key_cache, value_cache, page_table))
     return _paged(q, k, v, table, lengths.contiguous(), is_causal, scale, pack(config))
 
 

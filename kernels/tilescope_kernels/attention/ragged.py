@@ -18,10 +18,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tilescope_kernels._shared.checks import check_alike, check_integers, check_tensors, check_together, use_triton
 from tilescope_kernels._shared.launching import cdiv, launch, shared_memory
-from tilescope_kernels._shared.operators import operator, pack, rows_like, wants_grad
+from tilescope_kernels._shared.operators import neighbours, operator, pack, rows_like, wants_grad
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention import ragged_kernels as kernels
-from tilescope_kernels.attention.attention import _MOST, _neighbours
+from tilescope_kernels.attention.attention import _MOST
 from tilescope_kernels.attention.attention_configs import chosen_config
 from tilescope_kernels.attention.flash import attention_delta_kernel
 from tilescope_kernels.attention.masks import checked_scale
@@ -131,7 +131,7 @@ def _ragged_backward(
 @_ragged.gradient(lambda q, k, v, q_bounds, k_bounds, *rest: (q, k, v, *rest[-2:], q_bounds, k_bounds))
 def _differentiate(ctx: Any, do: torch.Tensor) -> tuple[torch.Tensor, ...]:
     *rest, _, config = ctx.rest
-    return _ragged_backward(_neighbours(do), *ctx.saved_tensors, *rest, config)
+    return _ragged_backward(neighbours(do), *ctx.saved_tensors, *rest, config)
 
 
 def _check(
@@ -186,7 +186,7 @@ def ragged_attention(
     scale = checked_scale(scale, query)
     if not use_triton():
         return _composed(query, key, value, cu_seqlens_q, cu_seqlens_k, is_causal, scale)
-    q, k, v = (_neighbours(tensor) for tensor in (query, key, value))
+    q, k, v = (neighbours(tensor) for tensor in (query, key, value))
     return _ragged(
         q, k, v, cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous(), max_seqlen_q, max_seqlen_k, is_causal, scale,
         wants_grad(query, key, value), pack(config),

@@ -152,15 +152,10 @@ def cost(workload: Workload, direction: str) -> Cost:
     return Cost(flops=n, bytes_read=size + 8, bytes_written=size)
 
 
-def _seeded(x: torch.Tensor, p: float, seed: torch.Tensor, config: Config | None = None) -> torch.Tensor:
-    """``dropout`` with the spec's arguments."""
-    return dropout(x, p, seed=seed, config=config)
-
-
 SPEC = declare(
     "dropout", "dropout with a mask that is drawn again", "n",
     "small 65536-bf16, medium 16777216-bf16, large 268435456-bf16, ragged 1423763-bf16, large-fp32 67108864-fp32",
-    triton=Implementation(_seeded, "one pass, no mask in memory", CONFIGS),
+    triton=Implementation(dropout, "one pass, no mask in memory", CONFIGS),
     eager=Implementation(reference, "the same numbers, one operation at a time"),
     reference=reference, inputs=inputs, cost=cost, tolerance={"fp32": 1e-6, "fp16": 8e-4, "bf16": 6e-3},
     passes="forward backward",

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_tensors, check_together, use_triton
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2
-from tilescope_kernels._shared.operators import operator, pack, rows_like, unpack
+from tilescope_kernels._shared.operators import neighbours, operator, pack, rows_like, unpack
 from tilescope_kernels._shared.reach import SECOND_AXIS, slabs
 from tilescope_kernels._shared.row_tiles import aligned
 from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
@@ -175,15 +175,11 @@ def _rope_in_place(
     _launch(q, k, q, k, cos, sin, inverse, config)
 
 
-def _neighbours(x: torch.Tensor) -> torch.Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
 @_rope.gradient(lambda q, k, cos, sin, *_: (cos, sin), of=2)
 def _differentiate(ctx: Any, dq: torch.Tensor, dk: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     inverse, config = ctx.rest
     # The gradient is a rotation by the same operator, so gradients of every order exist.
-    return _rope(_neighbours(dq), _neighbours(dk), *ctx.saved_tensors, not inverse, config)
+    return _rope(neighbours(dq), neighbours(dk), *ctx.saved_tensors, not inverse, config)
 
 
 class _InPlace(torch.autograd.Function):
@@ -203,7 +199,7 @@ class _InPlace(torch.autograd.Function):
     def backward(ctx: Any, dq: torch.Tensor, dk: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         cos, sin = ctx.saved_tensors
         # Not in place: a gradient may have other users.
-        return *_rope(_neighbours(dq), _neighbours(dk), cos, sin, True, ctx.config), None, None, None
+        return *_rope(neighbours(dq), neighbours(dk), cos, sin, True, ctx.config), None, None, None
 
 
 def _check(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
@@ -254,7 +250,7 @@ def rope(
             if any(extent > 1 and stride == 0 for extent, stride in zip(tensor.shape, tensor.stride(), strict=True)):
                 raise ValueError(f"{name} is expanded: its elements share memory and cannot be written in place")
         return _InPlace.apply(q, k, cos, sin, pack(config))
-    return _rope(_neighbours(q), _neighbours(k), cos, sin, False, pack(config))
+    return _rope(neighbours(q), neighbours(k), cos, sin, False, pack(config))
 
 
 class RoPE(torch.nn.Module):

@@ -8,15 +8,16 @@ In the backward pass: the gradient is computed from the logits and two saved num
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from tilescope_kernels._shared.checks import autocast_dtype, check_integers, check_tensors, check_together, use_triton
+from tilescope_kernels._shared import checks
+from tilescope_kernels._shared.checks import check_integers, check_tensors, check_together
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack, wants_grad
-from tilescope_kernels.losses.class_weights import check_weight, weighed
 from tilescope_kernels.losses.cross_entropy_kernels import cross_entropy_backward_kernel, cross_entropy_kernel
 from tilescope_kernels.losses.gradient_scaling import scaled
 from tilescope_kernels.losses.mean import count_rows, reduced
@@ -84,7 +85,7 @@ def rows_loss(
 
 def result_dtype(x: torch.Tensor) -> torch.dtype:
     """The dtype of the loss: that of ``x``, but fp32 under autocast, as in PyTorch."""
-    return torch.float32 if autocast_dtype(x) is not None else x.dtype
+    return torch.float32 if checks.autocast_dtype(x) is not None else x.dtype
 
 
 @operator(
@@ -173,6 +174,30 @@ def check_loss(target: torch.Tensor, reduction: str, label_smoothing: float) -> 
         raise ValueError(f"label_smoothing is {label_smoothing}: give 0 to 1")
 
 
+def _weighed(
+    losses: Callable[[float], torch.Tensor], x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor, ignore_index: int,
+    reduction: str, smoothing: float,
+) -> torch.Tensor:  # fmt: skip
+    """Weigh the fp32 losses of rows (0 where ignored) by their targets' weights and reduce them as PyTorch does.
+
+    ``losses(smoothing)`` are the losses of equal weights. A mean divides by the sum of the targets' weights. PyTorch's operators
+    compute it, on one number per row; with label smoothing they also multiply an fp32 copy of ``x`` by the weights.
+    """
+    weight, here = weight.float(), target != ignore_index
+    counts = here & (target >= 0) & (target < weight.shape[0])
+    weights = torch.where(counts, weight[torch.where(counts, target, 0)], 0.0)
+    # A target that is no class has weight 0, but its loss is NaN and so is the product.
+    products = losses(0.0) * weights
+    if smoothing:
+        # The mean over classes of weight * (log-sum-exp - x). Equal weights are the kernel's part.
+        mean = weight.mean()
+        apart = torch.where(here, x.float() @ (weight - mean), 0.0) / weight.shape[0]
+        products = (1.0 - smoothing) * products + smoothing * (mean * losses(1.0) - apart)
+    if reduction == "none":
+        return products
+    return products.sum() / weights.sum() if reduction == "mean" else products.sum()
+
+
 def cross_entropy(
     x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean",
     label_smoothing: float = 0.0, gradient_in_forward: bool | None = None, config: Config | None = None,
@@ -190,7 +215,7 @@ def cross_entropy(
     ``weight``. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for
     probabilities as targets, other dtypes, shapes that do not fit, and devices without CUDA.
     """
-    if not use_triton():
+    if not checks.use_triton():
         return F.cross_entropy(
             x, target, weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
         )
@@ -208,12 +233,16 @@ def cross_entropy(
     rows = as_rows(x if axis == x.dim() - 1 else x.movedim(axis, -1), classes)
     flat = target if target.dim() == 1 and target.is_contiguous() else target.reshape(-1).contiguous()
     if weight is not None:
-        check_weight(x, weight, classes)
+        if tuple(weight.shape) != (classes,):
+            raise ValueError(f"weight has shape {tuple(weight.shape)}: give one number a class, ({classes},)")
+        check_tensors(weight=weight)
+        check_together(x=x, weight=weight)
+        checks.check_no_grad("cross_entropy", weight=weight)
 
         def losses(smoothing: float) -> torch.Tensor:
             return _cross_entropy(rows, flat, ignore_index, smoothing, 0, torch.float32, wants_grad(x), pack(config))[0]
 
-        loss = weighed(losses, rows, flat, weight, ignore_index, reduction, label_smoothing).to(result_dtype(x))
+        loss = _weighed(losses, rows, flat, weight, ignore_index, reduction, label_smoothing).to(result_dtype(x))
         return loss.reshape(target.shape) if reduction == "none" else loss
     arguments = (rows, flat, ignore_index, float(label_smoothing), REDUCTIONS[reduction], result_dtype(x))
     if gradient_in_forward is None:

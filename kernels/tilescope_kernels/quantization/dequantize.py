@@ -145,8 +145,7 @@ def _spread(scale: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     if scale.dim() == 0 or scale.shape[-1] == 1 == _rows_a_scale(x, scale):
         return scale
     columns = scale.repeat_interleave(GROUP, -1)[..., : x.shape[-1]]
-    rows_a_scale = _rows_a_scale(x, scale)
-    return columns if rows_a_scale == 1 else columns.repeat_interleave(rows_a_scale, 0)[: x.shape[0]]
+    return columns.repeat_interleave(_rows_a_scale(x, scale), 0)[: x.shape[0]]
 
 
 def product(q: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
