@@ -204,7 +204,6 @@ export function render({model}) {
   document.addEventListener("click", explain)
   ring(model.ring)
   const isOpen = () => model.panel === PANELS.p
-  model.on("panel", () => drawer(isOpen))
   // Who closes a dialog or the drawer comes back to where they were.
   let open = model.panel, from = null
   const back = () => {
@@ -214,12 +213,11 @@ export function render({model}) {
       (from && from !== document.body ? from : drawerButton())?.focus()
   }
   model.on("panel", () => {
+    drawer(isOpen)
     if (!open) from = focused()
     open = model.panel
     setTimeout(back, LOOK)
-  })
-  model.on("panel", () => {
-    if (model.panel !== PANELS["/"]) writing = 0
+    if (open !== PANELS["/"]) writing = 0
     palette(() => model.panel === PANELS["/"])
   })
   drawer(isOpen, null)

@@ -61,15 +61,7 @@ def _marks(rows: pd.DataFrame, column: str, look: style.Theme) -> figure:
     )  # fmt: skip
     said = "of roofline" if timed else "HBM traffic vs minimum"
     style.hover(plot, drawn, [("", "@row"), ("implementation", "@impl"), (said, "@text"), ("GPU time", "@time")])
-    lines = {impl: style.colour(impl, look, impls) for impl in impls}
-    style.keys(
-        plot,
-        look,
-        [
-            style.Key(short(look.called(i), 18), style.mark(i, impls), line, line if timed else look.ground)
-            for i, line in lines.items()
-        ],
-    )
+    style.keys(plot, look, style.keys_of(impls, look, hollow=not timed))
     return plot
 
 

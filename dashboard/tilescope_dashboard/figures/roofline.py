@@ -20,7 +20,7 @@ from tilescope.table.units import SYMBOLS
 
 from tilescope_dashboard.data.units import short, write
 from tilescope_dashboard.figures.roofs import LEVELS, Roof, applying, compute_labels, lines, memory_labels, split, used
-from tilescope_dashboard.figures.style import Key, Theme, blank, colour, empty, hover, keys, mark, place, write_on
+from tilescope_dashboard.figures.style import Key, Theme, blank, colour, empty, hover, keys, keys_of, mark, write_on
 
 _SIZES = {"hbm": 13, "l2": 10, "l1": 8}
 #: A mark without fill.
@@ -161,11 +161,7 @@ def _columns(points: pd.DataFrame, unit: str, look: Theme) -> pd.DataFrame:
 
 def _keys(points: pd.DataFrame, look: Theme) -> list[Key]:
     """The lines of the legend for the drawn points."""
-    impls = list(dict.fromkeys(points["impl"]))
-    found = [
-        Key(short(look.called(impl), 18), mark(impl, impls), colour(impl, look, impls), colour(impl, look, impls))
-        for impl in sorted(impls, key=lambda impl: place(impl, impls))
-    ]
+    found = keys_of(points["impl"].unique(), look)
     shapes = {"algorithm": "circle", "requested": "circle_dot", "sampled": "x", "moved": "circle"}
     for kind in (kind for kind in shapes if points["kind"].eq(kind).any()):
         found.append(Key(KINDS.get(kind, kind), shapes[kind], look.muted, look.muted if kind == "moved" else _CLEAR))

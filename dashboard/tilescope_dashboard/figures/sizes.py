@@ -9,7 +9,7 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, Range1d, Span
 from bokeh.plotting import figure
 
-from tilescope_dashboard.data.units import ranged, short, write
+from tilescope_dashboard.data.units import ranged, write
 from tilescope_dashboard.figures import style
 
 _NOTHING = "No size whose work is known was timed on this GPU."
@@ -70,7 +70,7 @@ def sizes(rows: pd.DataFrame, frame: Frame, look: style.Theme) -> figure:
         "x", "y", source=source, marker="mark", size="size", color="line", name="points",
     )  # fmt: skip
     style.hover(plot, points, [("", "@said"), ("rate", "@rate"), ("GPU time", "@time"), ("from", "@origin")])
-    lines = [style.Key(short(look.called(impl), 22), marks[impl], shades[impl], shades[impl]) for impl in impls]
+    lines = style.keys_of(impls, look)
     if small.any():
         others = ", ".join(dtype for dtype in rows["dtype"].unique() if dtype != usual)
         lines += [

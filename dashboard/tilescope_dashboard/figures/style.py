@@ -253,6 +253,13 @@ def keys(plot: figure, look: Theme, lines: Sequence[Key]) -> None:
     legend(plot, look, [LegendItem(label=value(k.label), renderers=[drawn], index=n) for n, k in enumerate(lines)])
 
 
+def keys_of(impls: Iterable[str], look: Theme, *, hollow: bool = False) -> list[Key]:
+    """A line of a legend for each implementation that is drawn."""
+    known = list(impls)
+    shades = {impl: colour(impl, look, known) for impl in sorted(known, key=lambda impl: place(impl, known))}
+    return [Key(short(look.called(i), 20), mark(i, known), c, look.ground if hollow else c) for i, c in shades.items()]
+
+
 _WRITERS = {
     "count": "return `${+tick.toPrecision(3)}`",
     "ratio": "return `${+(tick * 100).toPrecision(3)} %`",
