@@ -148,14 +148,14 @@ class KernelSpec:
         for known in self.workloads:
             if text in (known.label, known.id):
                 return known
-        match = re.fullmatch(r"(\d+(?:x\d+)*)-([a-z0-9]+?)(?:-s(\d+))?", text)
+        match = re.fullmatch(r"(\d{1,18}(?:x\d{1,18})*)-([a-z0-9]+?)(?:-s(\d{1,18}))?", text)
         extents = [int(extent) for extent in match[1].split("x")] if match else []
         if match and len(extents) == len(self.dims) and match[2] in DTYPES:
             return Workload(dict(zip(self.dims, extents, strict=True)), match[2], int(match[3] or 0))
         shape = "x".join(name.upper() for name in self.dims)
         known_names = ", ".join(f"{w.label} ({w.id})" if w.label else w.id for w in self.workloads)
         raise WorkloadError(
-            f"{self.name} has no workload {text!r}: give {shape}-DTYPE with DTYPE one of {', '.join(DTYPES)}, "
+            f"{self.name} has no workload {text[:80]!r}: give {shape}-DTYPE with DTYPE one of {', '.join(DTYPES)} and numbers below 10^18, "
             f"or one of its own: {known_names}"
         )
 

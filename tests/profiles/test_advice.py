@@ -65,6 +65,11 @@ def test_uncoalesced_bound_is_its_part_of_the_traffic() -> None:
     few = {"sector_efficiency_written@interpreter": 0.125, "requested_bytes_read@interpreter": 262_144,
            "requested_bytes_written@interpreter": 512}  # fmt: skip
     assert "uncoalesced-stores" not in rules(find(few))
+    # A scalar for each of 128 programs, which no other order of the threads gathers.
+    scalar = {"sector_efficiency_read@interpreter": 1 / 16, "requested_bytes_read@interpreter": 256,
+              "requested_bytes_written@interpreter": 0, "grid_blocks@compiler": 128}  # fmt: skip
+    assert "uncoalesced-loads" not in rules(find(scalar))
+    assert "uncoalesced-loads" in rules(find({**scalar, "grid_blocks@compiler": 4}))
 
 
 def test_nothing_is_found_where_nothing_was_counted() -> None:
@@ -79,21 +84,30 @@ def test_nothing_is_found_where_nothing_was_counted() -> None:
 def test_a_product_without_tensor_cores() -> None:
     case = Case("mm", "triton", "forward", "1000x1000x1000-bf16")
     flops = 100 * MB * 100
-    plain = find({"tensor_instructions@compiler": 0}, of=case, flops=flops)
-    finding = one(plain, "no-tensor-cores")
+    none = {"tensor_instructions@compiler": 0, "requested_flops@interpreter": flops}
+    finding = one(find(none, of=case, flops=flops), "no-tensor-cores")
     assert finding.bound and finding.bound.ratio == pytest.approx(10)
     assert not finding.measured
-    assert "no-tensor-cores" not in rules(find({"tensor_instructions@compiler": 4}, of=case, flops=flops))
-    assert "no-tensor-cores" not in rules(find({"tensor_instructions@compiler": 0}, of=case, flops=MB))
-    assert "no-tensor-cores" not in rules(
-        find({"tensor_instructions@compiler": 0}, of=case, flops=0, read=0, written=0)
+    silent: list[tuple[dict[str, float], dict[str, float]]] = [
+        ({**none, "tensor_instructions@compiler": 4}, {"flops": flops}),
+        (none, {"flops": MB}),
+        (none, {"flops": 0, "read": 0, "written": 0}),
+        # Another kernel's cost, and a polynomial of each element, which reads it once.
+        ({**none, "requested_flops@interpreter": MB}, {"flops": flops}),
+        ({**none, "requested_bytes_read@interpreter": 50 * MB}, {"flops": flops}),
+        # PyTorch may make the product beside the kernel.
+        ({"tensor_instructions@compiler": 0}, {"flops": flops}),
+    ]
+    for launch, needed in silent:
+        assert "no-tensor-cores" not in rules(find(launch, of=case, **needed))
+    assert "no-tensor-cores" in rules(
+        find({**none, "requested_bytes_read@interpreter": 200 * MB}, of=case, flops=flops)
     )
-    for requested, told in ((flops, True), (MB, False)):  # not what the cost says, which may be another kernel's
-        own = {"tensor_instructions@compiler": 0, "requested_flops@interpreter": requested}
-        assert ("no-tensor-cores" in rules(find(own, of=case, flops=flops))) == told
-    for loaded, told in ((200 * MB, True), (50 * MB, False)):  # a polynomial of each element reads it once
-        own = {"tensor_instructions@compiler": 0, "requested_bytes_read@interpreter": loaded}
-        assert ("no-tensor-cores" in rules(find(own, of=case, flops=flops))) == told
+    beside = [case.row(metric, value, source, launch=number, function=function)
+              for metric, value, source, number, function in (
+                  ("tensor_instructions", 0, "compiler", 0, "norm_kernel"), ("requested_flops", MB, "interpreter", 0, "norm_kernel"),
+                  ("requested_flops", flops, "interpreter", 1, "aten.mm"))]  # fmt: skip
+    assert "no-tensor-cores" not in rules(advice.findings(schema.frame([*cost(case, flops=flops), *beside]), GPU))
     counted = find({"tensor_ops_bf16@ncu": 0}, of=case, flops=flops)
     assert one(counted, "no-tensor-cores").measured
 
@@ -101,9 +115,8 @@ def test_a_product_without_tensor_cores() -> None:
 def test_idle_tensor_cores_are_not_also_at_the_fp32_roof() -> None:
     case, flops = Case("mm", "triton", "forward", "1000x1000x1000-bf16"), 10**10
     time = {"gpu_time@torch_profiler": 1.01e-3}
-    assert [f.rule for f in find({**time, "tensor_instructions@compiler": 0}, of=case, flops=flops)] == [
-        "no-tensor-cores"
-    ]
+    idle = {**time, "tensor_instructions@compiler": 0, "requested_flops@interpreter": flops}
+    assert [f.rule for f in find(idle, of=case, flops=flops)] == ["no-tensor-cores"]
     other = dataclasses.replace(case, workload="1000x1000x1000-fp64")
     assert [f.rule for f in find(time, of=other, flops=10**9)] == ["distance"]
 

@@ -14,6 +14,7 @@ from .made_up import GPU, MB, OCCUPANCY, cost, values
 
 FREE = {"bank_conflicts@compiler": 0, "shared_wavefronts@compiler": 50e6}
 CONFLICTS = {"gpu_time@ncu": 400e-6, "sm_clock@ncu": 1e9}
+IDLE = {"tensor_instructions@compiler": 0, "requested_flops@interpreter": 6.6e9}
 NARROW = {"sector_efficiency_read@interpreter": 1.0, "widest_load@compiler": 4, "gpu_time@ncu": 400e-6}
 REQUESTED = {"unique_bytes_read@interpreter": 50 * MB, "gpu_time@ncu": 400e-6, "l1_to_l2_bytes@ncu": 50 * MB}
 
@@ -110,8 +111,7 @@ def test_a_rule_fires_and_falls_silent(rule: str, launch: dict[str, Any], fixed:
     # Beyond 16 sectors a request, where all bytes of the block's sectors are used.
     ("uncoalesced-loads", {"launch": {**NARROW, "sectors_per_load@ncu": 17}}, {"launch": {**NARROW, "sectors_per_load@ncu": 16}}),
     # A product in all but name from 64 flop a byte on.
-    ("no-tensor-cores", {"launch": {"tensor_instructions@compiler": 0}, "microseconds": 4000, "flops": 6.6e9},
-     {"launch": {"tensor_instructions@compiler": 0}, "microseconds": 4000, "flops": 6.2e9}),
+    ("no-tensor-cores", {"launch": IDLE, "microseconds": 4000, "flops": 6.6e9}, {"launch": IDLE, "microseconds": 4000, "flops": 6.2e9}),
 ])  # fmt: skip
 def test_a_threshold_holds_from_both_sides(rule: str, spoken: dict[str, Any], silent: dict[str, Any]) -> None:
     assert rule in rules(find(**spoken))

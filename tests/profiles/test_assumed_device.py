@@ -4,6 +4,7 @@ import copy
 import os
 import shutil
 import subprocess
+import sys
 import threading
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 import triton
 from tilescope.execution import assumed_tensors
 from tilescope.execution.assumed_device import NoAnswer, assumed
-from tilescope.hardware import ceilings, occupancy
+from tilescope.hardware import ceilings, device, occupancy
 from tilescope.table import assumptions
 from triton.runtime import driver
 
@@ -111,6 +112,28 @@ def test_nvidia_smi_describes_the_assumed_gpu():
         {"assumed": {"capture": {**there.as_data(), "answers": {"nvidia-smi -L": "NVIDIA H200"}}}}
     )
     assert "nvidia-smi -L NVIDIA H200" in note
+
+
+def test_pynvml_describes_the_assumed_gpu():
+    real = pytest.importorskip("pynvml")
+    with assumed("sm_90", tensors=True) as there:
+        import pynvml
+
+        pynvml.nvmlInit()
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(pynvml.nvmlDeviceGetCount() - 1)
+        assert pynvml.nvmlDeviceGetName(gpu) == "NVIDIA H200" and pynvml.nvmlDeviceGetCudaComputeCapability(gpu) == (
+            9,
+            0,
+        )
+        assert pynvml.nvmlDeviceGetMemoryInfo(gpu).total == there.answers.device.memory_bytes
+        for refused in (lambda: pynvml.nvmlDeviceGetTemperature(gpu, 0), lambda: pynvml.nvmlDeviceGetHandleByIndex(1)):
+            with pytest.raises(real.NVMLError):
+                refused()
+        pynvml.nvmlShutdown()
+        assert device.detect() is None
+    assert there.answers.given["pynvml.nvmlDeviceGetName()"] == "NVIDIA H200"
+    assert "pynvml.nvmlDeviceGetTemperature()" in there.answers.refused
+    assert sys.modules["pynvml"] is real
 
 
 def test_memory_in_use_is_counted_as_by_the_allocator(there):

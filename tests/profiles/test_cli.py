@@ -62,6 +62,7 @@ def a_run(tmp_path, **fields):
         (["profile"], "the following arguments are required: KERNEL"),
         (["profile", OWN, "--timeout", "0"], "'0' is no number of seconds above 0"),
         (["profile", OWN, "--repetitions", "1.5"], "'1.5' is no whole number above 0"),
+        (["profile", OWN, "--repetitions", "9" * 5000], "is no whole number above 0 and below 10^18"),
         (["profil", OWN], "invalid choice: 'profil'"),
         (["show", "20250101"], "no run '20250101'"),
         (["recover", "20250101"], "no run '20250101'"),

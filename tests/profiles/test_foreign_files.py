@@ -520,6 +520,9 @@ def test_second_trace_in_a_file_is_refused(between: str, tmp_path: Path) -> None
         path.write_text(both)
         with pytest.raises(StoreError, match="follows the first: give each trace a file of its own"):
             open_file(path)
+    path.write_text(f"[{text},\n{text}]")
+    with pytest.raises(StoreError, match="an array of traces: give each trace a file of its own"):
+        open_file(path)
     path.write_text(text + "\n \n")
     assert values(open_file(path), "k", "gpu_time") == pytest.approx([2e-6])
 

@@ -198,6 +198,7 @@ def test_describe_says_what_is_wrong_with_a_file(tmp_path):
         (f"{broken}:SPEC", [], "does not import: ModuleNotFoundError: No module named 'not_there'"),
         (f"{KIT / 'own.py'}:NOT_A_SPEC", [], "not a KernelSpec"),
         (OWN, ["3x3-fp32"], "own has no workload '3x3-fp32': give N-DTYPE"),
+        (OWN, ["9" * 5000 + "-fp32"], "own has no workload '9{80}': give N-DTYPE .*numbers below 10.18"),
     ):
         with pytest.raises(WorkerError, match=said) as caught:
             asyncio.run(questions.describe([kernel], workloads))

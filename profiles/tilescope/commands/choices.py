@@ -130,6 +130,6 @@ def seconds(text: str) -> float:
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    if not text.isdecimal() or len(text) > 18 or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no whole number above 0 and below 10^18")
     return int(text)

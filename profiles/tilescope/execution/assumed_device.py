@@ -6,15 +6,15 @@ launches with ``launches.catch``.
 
 It covers ``torch.cuda``'s queries, streams, events and contexts, ``torch.accelerator``, ``torch.version.cuda``, Triton's driver,
 ``device="cuda"`` of every factory, ``Tensor.cuda`` and ``to``, modules, generators, autocast (by the host's lists of operators),
-``autograd.Function`` in both directions, operators that are implemented for CUDA alone, and the program ``nvidia-smi``. Answers are
-from the datasheet of the product that stands for the target, and from the CUDA programming guide. Queries that neither answers, as
+``autograd.Function`` in both directions, operators that are implemented for CUDA alone, the program ``nvidia-smi`` and the module
+``pynvml``. Answers are from the datasheet of the product that stands for the target, and from the CUDA programming guide. Queries that neither answers, as
 for clock rates, raise ``NoAnswer``.
 
 It does not cover
 
 * threads that were started before;
 * answers that a module has kept, from its import or by ``functools.cache``: use one process for each target;
-* queries by C++ code and NVML, replays of CUDA graphs, and legacy constructors as ``torch.cuda.FloatTensor``;
+* queries by C++ code and copies of ``pynvml`` inside libraries, replays of CUDA graphs, and legacy constructors as ``torch.cuda.FloatTensor``;
 * ``torch.compile``, which queries in processes of its own (see ``without_compiler``);
 * launchers that read a value, with tensors on ``meta``;
 * errors for mixing tensors of host and GPU: there are none.
@@ -39,7 +39,7 @@ from tilescope_kernels.spec import KernelSpec
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.runtime import driver
 
-from tilescope.execution import assumed_answers, assumed_smi, assumed_tensors, offline
+from tilescope.execution import assumed_answers, assumed_nvml, assumed_smi, assumed_tensors, offline
 from tilescope.execution.assumed_answers import NoAnswer as NoAnswer  # noqa: PLC0414 - exported for callers
 from tilescope.hardware import ceilings
 from tilescope.table.case import Case
@@ -152,8 +152,11 @@ def assumed(target: str, place: str = "cpu", tensors: bool | None = None) -> Ite
     before = driver._active
     try:
         found.active = True
-        smi = assumed_smi.on_path(found.answers) if found.tensors else contextlib.nullcontext()
-        with assumed_tensors.replaced(found._replacements()), found.in_this_thread(), smi:
+        outside = [assumed_smi.on_path, assumed_nvml.imported] if found.tensors else []
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(assumed_tensors.replaced(found._replacements()))
+            for context in (found.in_this_thread(), *(each(found.answers) for each in outside)):
+                stack.enter_context(context)
             driver.set_active(offline.OfflineDriver(target, found.answers))
             try:
                 yield found

@@ -41,10 +41,12 @@ def members(pieces: Iterable[bytes], array: str, kind: type) -> Iterator[tuple[s
     The items of the member called ``array`` come in lists, as far as they fit ``kind`` (a msgspec type, whose numbers may be texts).
     So do the items where ``pieces`` hold an array instead of an object; None stands for an item that does not. Kineto's errors are corrected: lone
     backslashes, bare quotes and control characters in texts, and ``inf`` and ``nan``. Raises Unreadable for other invalid JSON, for
-    truncated JSON, and where anything follows.
+    truncated JSON, for an array of such objects, and where anything follows.
     """
     text = _Text(pieces)
     if text.next() == "[":
+        if text.begins(rf'\[\s*\{{.{{0,{_NEAR}}}?"{array}"\s*:\s*\['):
+            raise Unreadable("it holds an array of traces: give each trace a file of its own")
         for items in text.items(kind):
             yield array, items
     elif text.next() == "{":
@@ -86,6 +88,10 @@ class _Text:
                 return self._held[self._place]
             if not self._more():
                 return ""
+
+    def begins(self, pattern: str) -> bool:
+        """Whether the text in the window matches ``pattern`` from here."""
+        return re.compile(pattern, re.DOTALL).match(self._held, self._place) is not None
 
     def take(self, mark: str) -> None:
         """Skips ``mark``. Raises Unreadable if another character comes next."""

@@ -195,6 +195,7 @@ def _nvml() -> Iterator[Any]:
         import pynvml  # noqa: PLC0415 - a machine without it still opens runs
     except ImportError as error:
         raise NoDeviceError("nvidia-ml-py is not installed: pip install nvidia-ml-py") from error
+    pynvml = getattr(pynvml, "__wrapped__", pynvml)  # an assumed GPU has a stand-in
     try:
         if os.getpid() not in _STARTED:
             pynvml.nvmlInit()

@@ -40,7 +40,7 @@ def reads(head: bytes, name: str) -> bool:
     """Whether the head is that of a trace: an object with events or the usual members, or a list of events."""
     begun = head.lstrip()
     if begun[:1] == b"[":
-        return b'"ph"' in head
+        return b'"ph"' in head or f'"{EVENTS}"'.encode() in head
     return begun[:1] == b"{" and (f'"{EVENTS}"'.encode() in head or b'"deviceProperties"' in head)
 
 

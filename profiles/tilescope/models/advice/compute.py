@@ -57,7 +57,8 @@ def no_tensor_cores(subject: Subject) -> Iterator[Finding]:
 
     Operands may be widened and multiplied on another tensor pipe, so no counted tensor pipe may have worked. A case faster than
     CUDA cores does not run on them. The declared cost may be wrong, so counted operations must be those of a product too, and
-    programs must read operands again, which no chain of elementwise operations does.
+    programs must read operands again, which no chain of elementwise operations does. The compiler sees Triton's kernels alone, so
+    the interpreter must have counted a product in them, not in an operator of PyTorch beside them.
     """
     pipe = _TENSOR.get(subject.case.key["dtype"])
     flops = subject.total("algorithm_flops", "model")
@@ -67,7 +68,13 @@ def no_tensor_cores(subject: Subject) -> Iterator[Finding]:
     if not (pipe and flops and all(needed) and counted) or any(value.value > 0 for value in (*worked, counted)):
         return
     done = [flops, *filter(None, [subject.total("requested_flops", "interpreter")])]
-    if min(value.value for value in done) <= _INTENSITY * sum(value.value for value in needed if value):
+    least = min(value.value for value in done)
+    if counted.source == "compiler":
+        own = [
+            launch.get("requested_flops", "interpreter") for launch in subject.launches if "compiler" in launch.places
+        ]
+        least = min(least, sum(value.value for value in own if value))
+    if least <= _INTENSITY * sum(value.value for value in needed if value):
         return
     loaded = subject.total("requested_bytes_read", "interpreter")
     if needed[0] and loaded and loaded.value < _AGAIN * needed[0].value:

@@ -13,6 +13,8 @@ from tilescope.table.sources import COUNTERS
 
 #: The least ratio of traffic to the ideal that makes a finding: below it are rounding, tails and metadata.
 _EXCESS = 1.1
+#: Bytes of a sector.
+_SECTOR = 32
 #: The widest access of a thread, in bytes; a warp's request of it spans 16 sectors of 32 bytes.
 _WIDEST = 16
 #: The share of a memory roof from which a launch's whole time is proportional to its bytes.
@@ -123,16 +125,19 @@ def uncoalesced(subject: Subject) -> Iterator[Finding]:
 
     A warp's request of ``w`` bytes a thread fills ``w`` sectors (32 threads, 32 bytes each); ncu counts the touched ones. Without
     counters the interpreter's share of used sectors gives the same ratio. Loads and stores are weighed by their requested bytes,
-    because one change of the order may fix both. A case at the HBM roof has nothing to gain and yields nothing.
+    because one change of the order may fix both. A case at the HBM roof has nothing to gain and yields nothing, and neither has a
+    launch whose programs each ask for one sector at most, as for a scalar.
     """
     if subject.saturation >= bound.AT_ROOF and not subject.excess > _EXCESS:
         return
     for launch in subject.launches:
         touched = {way: _sectors(launch, way) for way in _WAYS}
         for way, (ratio, values) in touched.items():
-            if ratio < _EXCESS:
-                continue
             asked = {other: _asked(subject, launch, other) for other in _WAYS}
+            blocks, bytes_asked = launch.get("grid_blocks"), asked[way]
+            few = blocks and bytes_asked and 0 < bytes_asked.value <= _SECTOR * blocks.value
+            if ratio < _EXCESS or few:
+                continue
             fewer, formula = ratio, "sectors touched / sectors filled"
             moved = {other: known.value * touched[other][0] for other, known in asked.items() if known}
             if len(moved) == len(_WAYS) and any(moved.values()):
