@@ -70,6 +70,10 @@ def test_uncoalesced_bound_is_its_part_of_the_traffic() -> None:
               "requested_bytes_written@interpreter": 0, "grid_blocks@compiler": 128}  # fmt: skip
     assert "uncoalesced-loads" not in rules(find(scalar))
     assert "uncoalesced-loads" in rules(find({**scalar, "grid_blocks@compiler": 4}))
+    scale = {"sector_efficiency_written@interpreter": 0.825, "requested_bytes_read@interpreter": 0,
+             "requested_bytes_written@interpreter": 132 * 996, "grid_blocks@compiler": 996}  # fmt: skip
+    assert "uncoalesced-stores" not in rules(find(scale))
+    assert "uncoalesced-stores" in rules(find({**scale, "grid_blocks@compiler": 400}))
 
 
 def test_nothing_is_found_where_nothing_was_counted() -> None:

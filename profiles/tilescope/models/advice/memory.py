@@ -126,7 +126,7 @@ def uncoalesced(subject: Subject) -> Iterator[Finding]:
     A warp's request of ``w`` bytes a thread fills ``w`` sectors (32 threads, 32 bytes each); ncu counts the touched ones. Without
     counters the interpreter's share of used sectors gives the same ratio. Loads and stores are weighed by their requested bytes,
     because one change of the order may fix both. A case at the HBM roof has nothing to gain and yields nothing, and neither has a
-    launch whose programs each ask for one sector at most, as for a scalar.
+    launch whose programs each waste one sector at most, as for a scalar.
     """
     if subject.saturation >= bound.AT_ROOF and not subject.excess > _EXCESS:
         return
@@ -135,7 +135,7 @@ def uncoalesced(subject: Subject) -> Iterator[Finding]:
         for way, (ratio, values) in touched.items():
             asked = {other: _asked(subject, launch, other) for other in _WAYS}
             blocks, bytes_asked = launch.get("grid_blocks"), asked[way]
-            few = blocks and bytes_asked and 0 < bytes_asked.value <= _SECTOR * blocks.value
+            few = blocks and bytes_asked and bytes_asked.value * (ratio - 1) <= _SECTOR * blocks.value
             if ratio < _EXCESS or few:
                 continue
             fewer, formula = ratio, "sectors touched / sectors filled"
