@@ -23,6 +23,11 @@ from tilescope_dashboard.topics import home
 _CHIP = "9.0"
 #: Kernels whose recordings have most kinds of findings.
 _EXAMPLES = ("matmul", "histogram", "attention")
+#: Why recordings lack the findings of a rule.
+_ABSENT = {
+    "waits": ": it needs lanes, which were not recorded",
+    "repeated_requests": ": in none of the library's kernels is L2 busy with repeated requests",
+}
 
 
 def commands() -> str:
@@ -92,7 +97,12 @@ def findings() -> str:
         pages += [f"**Bound:** {bound}"] if bound else []
         cures = list(dict.fromkeys(_cures(rule)))
         pages += ["**Cure:** " + " *Or:* ".join(cures)] if cures else []
-        pages += [text for name, text in examples.items() if name.startswith(rule.__name__.replace("_", "-"))][:1]
+        shown = [text for name, text in examples.items() if name.startswith(rule.__name__.replace("_", "-"))]
+        pages.append(
+            shown[0]
+            if shown
+            else f"**Example:** no recording that this page reads has one{_ABSENT.get(rule.__name__, '')}."
+        )
     pages.append(
         "## Faults of code\n\nA fault comes before all findings on speed. It names the line and the values that show it. "
         "A case whose result is wrong has no other finding. Programs show faults while they are interpreted, or compiled "
@@ -112,7 +122,7 @@ def _examples() -> dict[str, str]:
     """By a rule's name, what it finds in a recording, with the evidence."""
     found: dict[str, str] = {}
     for kernel in _EXAMPLES:
-        for run in itertools.islice(tilescope.recordings(kernel), 3):
+        for run in itertools.islice(tilescope.recordings(kernel), 5):
             for one in advice.of_run(run, run.table):
                 values = "; ".join(f"{value.label} {value.text} ({value.source})" for value in one.evidence)
                 found.setdefault(one.rule, f"**Example** ({kernel}, {one.impl}): {one.title}. *Evidence:* {values}.")

@@ -45,7 +45,7 @@ def imported(file):
 
 
 def python(code):
-    path = os.pathsep.join([str(root) for root in ROOTS.values()])
+    path = os.pathsep.join([*map(str, ROOTS.values()), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path},
         timeout=300, check=False,

@@ -153,6 +153,7 @@ def combination(probe: dict[str, Any], python: tuple[int, int]) -> Finding:
         said.append(reason)
     if known.get("triton", RECORDED) >= (3, 9):
         said.append("the library runs its Triton kernels alone: those in Gluon, for Hopper, need triton 3.8 or older")
+        said.append("bank conflicts of tl.histogram are not predicted, since triton 3.9 compiles it in another way")
     if known.get("triton", RECORDED) != RECORDED:
         recorded = ".".join(map(str, RECORDED))
         said.append(f"recordings are of triton {recorded}: other registers and configs are no fault")
