@@ -24,7 +24,7 @@ from tilescope_dashboard.views.context import Context
 from tilescope_dashboard.views.find import FindDialog
 from tilescope_dashboard.views.form.drawer import Drawer
 from tilescope_dashboard.views.form.profile import ProfileForm
-from tilescope_dashboard.views.groups import APART, FORMER, GROUPS
+from tilescope_dashboard.views.groups import APART, FORMER, GROUPS, TITLES
 from tilescope_dashboard.views.jobs.job_panel import JobPanel
 from tilescope_dashboard.views.navigation import Navigation
 
@@ -121,7 +121,7 @@ def fill_main(state: State, drawer: Drawer, page: pmui.Page, main: pn.Column) ->
     """Put into the page what it is for."""
     try:
         progress, context = JobPanel(state, shared()), Context(state)
-        find = FindDialog(state, {view.name_in_address: view.title for group in GROUPS.values() for view in group})
+        find = FindDialog(state, TITLES)
         views = Navigation(
             state, GROUPS, APART, FORMER, beside=[context.brief, find.opener], below=[context, progress, find]
         )

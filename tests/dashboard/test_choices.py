@@ -45,10 +45,15 @@ def test_smallest_workload_not_empty_is_chosen() -> None:
 
 def test_missing_implementation_is_not_offered() -> None:
     shown = filled()
-    assert field(shown, "implementations").options == ["triton"]
+    assert field(shown, "implementations").options == {"triton": "triton"}
     assert "not installed: pip install liger-kernel" in said(shown)
     assert field(shown, "every config").visible
-    assert not field(filled(implementations={"eager": {"available": True, "configs": []}}), "every config").visible
+    others = {"eager": "torch.sum", "aten": "torch.sum", "compile": "torch.compile of eager"}
+    shown = filled(implementations={i: {"available": True, "configs": [], "summary": s} for i, s in others.items()})
+    assert not field(shown, "every config").visible
+    offered = field(shown, "implementations").options
+    assert list(offered.values()) == list(others)
+    assert [name.rstrip("\u200b") for name in offered] == ["torch.sum", "torch.sum", "torch.compile"]
 
 
 def test_choices_of_the_form() -> None:

@@ -62,9 +62,18 @@ async def sent() -> list[Any]:
     return browser.got
 
 
-def test_pages_get_every_message() -> None:
+async def write_to_closed_page() -> None:
+    doc, written = Document(), asyncio.get_running_loop().create_future()
+    written.set_exception(WebSocketClosedError())
+    document._WRITE_FUTURES[doc] = [written]
+    await document._run_write_futures(doc)
+
+
+def test_pages_get_every_message(caplog: pytest.LogCaptureFixture) -> None:
     assert asyncio.run(sent()) == [["first"], ["second"]]
     assert not asyncio.run(never_retrieved())
+    asyncio.run(write_to_closed_page())
+    assert not caplog.records
     assert asyncio.run(heard_once_pulled()) == ["new"]
 
 

@@ -94,7 +94,7 @@ def test_counters_of_a_recorded_launch_are_listed(tmp_path: Path, monkeypatch: p
     assert "through HBM; warps spend" in words(shown)
     assert len(grid(shown).filled) > 50
     shown.state.choose(impl="eager", direction="backward")
-    assert "eager, " in words(shown) and ", backward" in words(shown)
+    assert "unfused, " in words(shown) and ", backward" in words(shown)
 
 
 def test_without_run_it_says_what_to_do(in_runs: None) -> None:

@@ -3,6 +3,7 @@
 import pytest
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.find import FindDialog
+from tilescope_dashboard.views.groups import TITLES
 
 from .conftest import PREDICTED, RUN, field
 
@@ -12,13 +13,15 @@ from .conftest import PREDICTED, RUN, field
     [
         ("matmul", {"kernel": "matmul", "panel": ""}),
         ("Roofline (view)", {"view": "roofline", "panel": ""}),
+        ("Tune (view)", {"view": "autotune", "panel": ""}),
+        ("Would fusing help?", {"view": "advice", "panel": ""}),
         ("GPU of this run", {"panel": "gpu"}),
         ("Dark theme", {"theme": "dark", "panel": ""}),
         (PREDICTED, {"run": PREDICTED, "panel": ""}),
     ],
 )
 def test_palette_choice_opens_it(in_runs: None, begins: str, changed: dict[str, str]) -> None:
-    dialog = FindDialog(State(run=RUN, kernel="softmax", panel="find"), {"roofline": "Roofline"})
+    dialog = FindDialog(State(run=RUN, kernel="softmax", panel="find"), TITLES)
     options = field(dialog, "name").options
     field(dialog, "name").value = next(value for label, value in options.items() if begins in label)
     assert {name: getattr(dialog.state, name) for name in changed} == changed

@@ -91,7 +91,7 @@ def test_what_cannot_run_stands_greyed_below_what_can(monkeypatch: pytest.Monkey
         assert reason in said(shown)
     liger = {"available": False, "configs": [], "requires": ["liger-kernel"]}
     shown.fill({**ENTRY, "implementations": {**ENTRY["implementations"], "liger": liger}})
-    assert field(shown, "implementations").options == ["triton"]
+    assert field(shown, "implementations").options == {"triton": "triton"}
     assert "not installed: pip install liger-kernel" in said(shown)
 
 

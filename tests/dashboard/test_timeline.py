@@ -195,7 +195,7 @@ def test_traces_shown_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     kept.write_bytes(b"as it was")
     shown.update()
     row, *_, note = shown.traces.objects
-    assert [button.label for button in row.objects][1:] == ["torch.profiler's trace of eager"]
+    assert [button.label for button in row.objects][1:] == ["torch.profiler's trace of unfused"]
     assert asyncio.run(row.objects[1].callback()).getvalue() == b"as it was"
     assert "keeps no trace" not in note.object
 

@@ -1,6 +1,7 @@
 """State, views and the report without a browser."""
 
 import json
+import re
 from html import unescape
 from pathlib import Path
 from types import ModuleType
@@ -169,6 +170,17 @@ def test_without_a_gpu_a_recording_is_opened_first(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("tilescope_dashboard.data.best_run.no_gpu", lambda: None)
     assert first_shown([*runs, both]) == ("mine", "")
     assert first_shown([]) == ("", "")
+
+
+@pytest.mark.parametrize("view", [Summary, Roofline, Occupancy, History], ids=lambda view: view.name_in_address)
+def test_sentence_names_implementations_as_legends_do(view: type[View]) -> None:
+    state = State(run=RUN, kernel="softmax", view=view.name_in_address)
+    state.case = next(label for label, case in state.cases.items() if case.impl == "eager")
+    shown = view(state)
+    shown.refresh()
+    told = shown.head.object + shown.caption.object
+    assert "unfused" in told
+    assert not re.search(r"\beager\b", told)
 
 
 def test_occupancy_begins_with_the_standing_case() -> None:

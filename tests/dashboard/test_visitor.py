@@ -64,7 +64,7 @@ def test_job_progress_then_result_opens_once(visit: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=vector_add&view=overview")
     button = start_button(page)
     # Without a mouse: what is chosen, and the button.
-    for name in ("eager", "compile"):
+    for name in ("torch.add", "torch.compile"):
         box = page.get_by_label(name, exact=True)
         box.focus()
         page.keyboard.press("Space")

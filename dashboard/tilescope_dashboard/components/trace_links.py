@@ -25,10 +25,12 @@ _NONE = (
 )
 
 
-def links(loaded: LoadedRun | None, launches: pd.DataFrame, origin: Sequence[str]) -> list[pn.viewable.Viewable]:
+def links(
+    loaded: LoadedRun | None, launches: pd.DataFrame, origin: Sequence[str], called: Callable[[str], str]
+) -> list[pn.viewable.Viewable]:
     """A link for a trace of ``launches`` (``tilescope.models.timeline``'s rows), and one for each trace that the run kept.
 
-    ``origin`` is what the files are named after (``State.origin``).
+    ``origin`` is what the files are named after (``State.origin``), ``called`` gives an implementation's name.
     """
     if launches.empty or loaded is None:
         return []
@@ -39,7 +41,7 @@ def links(loaded: LoadedRun | None, launches: pd.DataFrame, origin: Sequence[str
         if path is not None:
             what = f"{row['impl']}-{row['pass']}-{row['workload']}"
             read = functools.partial(bounded_reading.content, path, loaded.folder)
-            found.append(_link(f"torch.profiler's trace of {row['impl']}", what, origin, read))
+            found.append(_link(f"torch.profiler's trace of {called(row['impl'])}", what, origin, read))
     note = _OPEN if len(found) > 1 else f"{_OPEN} {_NONE}"
     said = [pressed.said for pressed in found]
     return [pn.FlexBox(*found, gap="4px", margin=(0, 2)), *said, html_text.pane(f'<p class="small quiet">{note}</p>')]

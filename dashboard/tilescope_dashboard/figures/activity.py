@@ -7,7 +7,7 @@ from bokeh.models import ColumnDataSource, LegendItem
 from bokeh.plotting import figure
 
 from tilescope_dashboard.data.units import write
-from tilescope_dashboard.figures.style import Theme, blank, hover, legend, ticks
+from tilescope_dashboard.figures.style import Theme, blank, hover, legend
 from tilescope_dashboard.figures.timeline import time_axis
 
 _DASHES = ("solid", "dashed", "dotted")
@@ -15,9 +15,10 @@ _DASHES = ("solid", "dashed", "dotted")
 
 def activity(samples: pd.DataFrame, look: Theme) -> figure:
     """``samples`` are rows of ``topics.activity.of_case``."""
-    plot = blank(look, "activity", 210, x="time after the launch began", y="share of peak", y_range=(0, 1.05))
-    time_axis(plot, look, samples["time"].max())
-    plot.yaxis.formatter = ticks("ratio")
+    plot = blank(
+        look, "activity", 210, x="time after the launch began", y="share of peak", x_unit="second", y_unit="ratio", y_range=(0, 1.05)
+    )  # fmt: skip
+    time_axis(plot, samples["time"].max())
     plot.yaxis.ticker = [0, 0.5, 1]
     items = []
     for number, (unit, own) in enumerate(samples.groupby("unit", sort=False)):

@@ -35,7 +35,7 @@ def history(rows: pd.DataFrame, look: Theme) -> figure:
         shade = colour(impl, look, impls)
         # Dodge the implementations within a run, or their bars would overlap.
         shift = (place - (len(impls) - 1) / 2) * min(0.14, 0.7 / len(impls))
-        shown = _columns(rows[rows["impl"] == impl], labels, shift)
+        shown = _columns(look.named(rows[rows["impl"] == impl]), labels, shift)
         own = shown[~shown["swept"]]
         plot.line(own["x"].tolist(), own["y"].to_numpy(), color=shade, line_width=2)
         source = ColumnDataSource(shown)

@@ -176,7 +176,7 @@ def draw_roofs(plot: figure, roofs: Sequence[Roof], look: Theme, across: tuple[f
     """Draws roofs with their labels into a figure of that extent. Labels stay along their roofs when it is zoomed."""
     left, right = across
     named = {
-        "roofs": lines(roofs, left, right), "memory": memory_labels(roofs, look.narrow, left, low),
+        "roofs": lines(roofs, left, right), "memory": memory_labels(roofs, look.narrow, across, low),
         "compute": compute_labels(roofs, look.narrow, right),
     }  # fmt: skip
     sources = {name: ColumnDataSource(columns) for name, columns in named.items()}

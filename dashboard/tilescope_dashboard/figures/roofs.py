@@ -94,11 +94,12 @@ def lines(roofs: Sequence[Roof], left: float, right: float) -> Columns:
     }  # fmt: skip
 
 
-def memory_labels(roofs: Sequence[Roof], brief: bool, left: float, low: float) -> Columns:
+def memory_labels(roofs: Sequence[Roof], brief: bool, across: tuple[float, float], low: float) -> Columns:
     """A label along each roof, where the roof enters the figure."""
     named = _by_name(split(roofs)[0])
     highest = np.array([_highest(values) for values in named.values()])
-    start = 1.5 * np.maximum(left, low / highest)
+    left, right = across
+    start = (right / left) ** 0.05 * np.maximum(left, low / highest)
     texts = [_roof_text(name, values, "byte/second", brief) for name, values in named.items()]
     return {"x": start, "y": start * highest, "text": np.array(texts, dtype=str)}
 

@@ -63,7 +63,9 @@ def sizes(rows: pd.DataFrame, frame: Frame, look: style.Theme) -> figure:
     _draw_lines(plot, rows.assign(small=small), scale, shades)
     line = rows["impl"].map(shades)
     source = ColumnDataSource(
-        _columns(rows, frame.unit, scale).assign(line=line, mark=rows["impl"].map(marks), size=np.where(small, 6, 10))
+        _columns(look.named(rows), frame.unit, scale).assign(
+            line=line, mark=rows["impl"].map(marks), size=np.where(small, 6, 10)
+        )
     )
     plot.segment("x", "low", "x", "high", source=source, color="line", line_width=2, name="ranges")
     points = plot.scatter(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
+import pandas as pd
 from bokeh.core.properties import value
 from bokeh.models import (
     ColumnDataSource,
@@ -64,6 +65,10 @@ class Theme:
     def called(self, impl: str) -> str:
         """An implementation's name in legends and labels."""
         return baseline.called(impl, dict(self.declared))
+
+    def named(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """The rows with the implementations' names of legends, for sentences and tooltips."""
+        return rows.assign(impl=rows["impl"].map(self.called))
 
 
 LIGHT = Theme(
@@ -167,6 +172,9 @@ def blank(
             axis.axis_label = label
         if unit:
             axis.formatter = ticks(unit)
+    if x_unit == "second":
+        plot.xaxis.ticker.desired_num_ticks = 3 if look.narrow else 6
+        plot.min_border_right = 28  # the last tick's label reaches beyond the frame
     if named_rows:
         plot.yaxis.major_label_text_color = look.ink
         plot.ygrid.grid_line_color = None
@@ -270,10 +278,14 @@ _WRITERS = {
             if (tick >= size) return `${+(tick / size).toPrecision(3)} ${prefix}B`
         return `${+tick.toPrecision(3)} B`
     """,
+    # In the unit of the largest tick, with enough digits to tell neighbours apart at any zoom.
     "second": """
-        for (const [size, prefix] of [[1, ""], [1e-3, "m"], [1e-6, "µ"]])
-            if (tick >= size) return `${+(tick / size).toPrecision(3)} ${prefix}s`
-        return `${+(tick / 1e-9).toPrecision(3)} ns`
+        const largest = Math.max(...ticks.map(Math.abs))
+        const step = ticks.length > 1 ? ticks[1] - ticks[0] : largest
+        const units = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]]
+        const [size, unit] = units.find(([size]) => largest >= size) || units[3]
+        const digits = Math.max(0, Math.min(9, -Math.floor(Math.log10(step / size) + 1e-9)))
+        return `${(tick / size).toFixed(digits)} ${unit}`
     """,
     "decimal": """
         for (const [size, prefix] of [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from bokeh.models import ColumnDataSource, CustomJSTickFormatter, LegendItem, PanTool, Range1d, WheelZoomTool
+from bokeh.models import ColumnDataSource, LegendItem, PanTool, Range1d, WheelZoomTool
 from bokeh.plotting import figure
 from tilescope.models.function_names import labels
 
@@ -21,23 +21,14 @@ _ROW = 56
 _FUNCTIONS = 10
 OTHERS = "others"
 
-#: Writes ticks in the unit of the largest, with enough digits to tell neighbours apart at any zoom.
-_WRITER = """
-    const largest = Math.max(...ticks.map(Math.abs))
-    const step = ticks.length > 1 ? ticks[1] - ticks[0] : largest
-    const units = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]]
-    const [size, unit] = units.find(([size]) => largest >= size) || units[3]
-    const digits = Math.max(0, Math.min(9, -Math.floor(Math.log10(step / size) + 1e-9)))
-    return `${(tick / size).toFixed(digits)} ${unit}`
-"""
 _HOVER = [
-    ("", "@impl"),
+    ("", "@lane"),
     ("launch @number:", "@function"),
     ("start", "@start_text"),
     ("duration", "@duration_text"),
     ("gap before it", "@gap_text"),
 ]
-_GAP_HOVER = [("", "@impl"), ("gap of @gap_text before launch @number:", "@function"), ("", "@cause")]
+_GAP_HOVER = [("", "@lane"), ("gap of @gap_text before launch @number:", "@function"), ("", "@cause")]
 LATE, IN_TIME, UNKNOWN = "GPU idle: waiting on the CPU", "GPU idle: launch gap", "GPU idle: cause unknown"
 
 
@@ -68,18 +59,15 @@ def timeline(launches: pd.DataFrame, look: Theme) -> figure:
 
 def along_time(look: Theme, name: str, rows: Sequence[str], window: float, *, x: str) -> figure:
     """An empty figure with named rows, the first at the top, over ``window`` seconds. It pans and zooms along time alone."""
-    plot = blank(look, name, x=x, named_rows=True, y_range=list(rows)[::-1])
-    time_axis(plot, look, window)
+    plot = blank(look, name, x=x, x_unit="second", named_rows=True, y_range=list(rows)[::-1])
+    time_axis(plot, window)
     plot.yaxis.major_label_text_font_size = "13px"
     return plot
 
 
-def time_axis(plot: figure, look: Theme, window: float) -> None:
-    """Makes the x axis one of time, over ``window`` seconds; pan and zoom move along it alone."""
+def time_axis(plot: figure, window: float) -> None:
+    """Limits the x axis to ``window`` seconds; pan and zoom move along it alone."""
     plot.x_range = Range1d(0, window * 1.01)
-    plot.xaxis.formatter = CustomJSTickFormatter(code=_WRITER)
-    plot.xaxis.ticker.desired_num_ticks = 3 if look.narrow else 6
-    plot.min_border_right = 28  # the last tick's label reaches beyond the frame
     for tool in plot.select({"type": PanTool}), plot.select({"type": WheelZoomTool}):
         next(iter(tool)).dimensions = "width"
 
@@ -133,7 +121,7 @@ def _together(plot: figure, shared: pd.DataFrame, lanes: dict[str, str], look: T
         y="lane", left="left", right="right", height=0.36, fill_color=look.muted, fill_alpha=0.35, line_color=None,
         source=source, name="shared",
     )  # fmt: skip
-    hover(plot, drawn, [("", "@impl"), ("", "@text")])
+    hover(plot, drawn, [("", "@lane"), ("", "@text")])
     return [LegendItem(label="short launches, together", renderers=[drawn])]
 
 
@@ -186,7 +174,7 @@ def _gaps(plot: figure, launches: pd.DataFrame, lanes: dict[str, str], look: The
             continue
         data = pd.DataFrame(
             {
-                "lane": some["impl"].map(lanes), "impl": some["impl"], "number": some["launch"].astype(int) + 1,
+                "lane": some["impl"].map(lanes), "number": some["launch"].astype(int) + 1,
                 "function": some["function"], "left": some["start"] - some["gap"], "right": some["start"],
                 "gap_text": [write(v, "second") for v in some["gap"]],
                 "cause": [_cause(gap, late) for gap, late in zip(some["gap"], some["late"], strict=True)],

@@ -160,7 +160,7 @@ def speedup(gains: pd.DataFrame, look: style.Theme) -> figure:
         )  # fmt: skip
     style.hover(plot, marks, [("", "@impl"), ("speedup", "@text")])
     lines = {"predicted": style.Key("predicted (bytes)", "diamond", look.muted, look.ground),
-             "actual": style.Key("actual (GPU time)", "circle", look.muted, look.muted)}  # fmt: skip
+             "actual": style.Key("measured (GPU time)", "circle", look.muted, look.muted)}  # fmt: skip
     style.keys(plot, look, [line for name, line in lines.items() if known[name].notna().any()])
-    style.heading(plot, look, "What the bytes predict, and what the clock says")
+    style.heading(plot, look, "Predicted and measured speedup")
     return plot

@@ -4,7 +4,8 @@ Panel 1.9.4 drops changes until the browser reports the page idle, on the assump
 half a second before: a user who pressed Profile while the figures were drawn never got the form. It queues changes that it cannot write
 at once, and starts a task that writes the queue. A task that finishes clears the flag that a later one relies on, so changes queued in
 between stay there until something else changes: a finished job was shown as running until somebody touched the page. It starts all
-writes of a message and awaits one after another: when the page closes, asyncio logs ``Task exception was never retrieved`` for the rest.
+writes of a message and awaits one after another: when the page closes, it logs a warning for one, and asyncio logs
+``Task exception was never retrieved`` for the rest.
 
 Bokeh 3.9.2 handles messages that a page sent just before it closed, and handles a close twice when the pipe breaks as well. Each time it
 logs an ``AssertionError``, as the connection has no session left. A page with an expired token, such as one left open overnight,
@@ -39,6 +40,12 @@ def install() -> None:
     # Panel calls the method of this class, not of Bokeh's handler.
     WebSocketHandler.write_message = write_message  # type: ignore[method-assign]
     WSHandler._handle, WSHandler.on_close, WSHandler.log_exception = handle, on_close, log_exception
+    document.logger.addFilter(matters)
+
+
+def matters(record: logging.LogRecord) -> bool:
+    """Whether a record of Panel's is of anything but a message to a page that has closed."""
+    return record.msg != "Failed sending message as connection was closed"
 
 
 async def pull(self: ServerSession, message: Any, connection: Any) -> Any:

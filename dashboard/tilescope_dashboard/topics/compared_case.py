@@ -38,7 +38,7 @@ def said(rows: pd.DataFrame, case: KernelCase | None, names: Mapping[str, str]) 
     """The case's speedups over up to two baselines, a sentence each. ``names`` are ``declared``."""
     ours = of_case(rows, case)
     return "".join(
-        f"{row['impl']} on {row['workload']}, {row['pass']}: {times(row['speedup'])} vs {baseline.called(row['baseline_impl'], names)}. "
+        f"{baseline.called(row['impl'], names)} on {row['workload']}, {row['pass']}: {times(row['speedup'])} vs {baseline.called(row['baseline_impl'], names)}. "
         for row in ours[ours["speedup"].notna()].head(2).to_dict("records")
     )
 

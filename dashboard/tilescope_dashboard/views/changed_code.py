@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilescope.models import baseline
+
 from tilescope_dashboard.components import layout, version_panels
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.session.state import State
@@ -39,9 +41,10 @@ class ChangedCode(layout.Part):
         found = [run_cache.findings(one.loaded, (one.kernel, *one.case)) for one in (side, own)]
         if not (before and after) and (other or not any(found)):
             return ""
-        name = baselines.name_of(token, self.state.runs, compared_case.declared(own.loaded, own.kernel))
+        names = compared_case.declared(own.loaded, own.kernel)
+        name = baselines.name_of(token, self.state.runs, names)
         same = baselines.name_of(own.loaded.run.id, self.state.runs, {})
-        now = own.case.impl if other else own.kernel if side.kernel != own.kernel else same
+        now = baseline.called(own.case.impl, names) if other else own.kernel if side.kernel != own.kernel else same
         files = None if not (before and after) else {} if before == after else versions.source(before, after, {})
         head = f"{name} → {now}", "the same source" if before == after else "source"
         self.layout.object = version_panels.panels(files, head, found, self.state.theme == "dark")

@@ -55,7 +55,7 @@ class Counters(View):
     def _draw(self) -> None:
         launch, look = self._launch.value, self.look
         moved, waited = topic.memory(self._values, launch), topic.stalls(self._values, launch)
-        self.say(topic.sentence(self._case, moved, waited))
+        self.say(topic.sentence(self._case._replace(impl=look.called(self._case.impl)), moved, waited))
         self.memory.object, self.stalls.visible = memory(moved, look), bool(waited["cycles"].gt(0).any())
         if self.stalls.visible:
             self.stalls.object = stalls(waited, look)

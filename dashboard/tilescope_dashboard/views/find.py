@@ -16,6 +16,7 @@ from tilescope_dashboard.session.state import FIND, GPU, PROFILE, RUN, State
 _ACTIONS = {
     "Profile a kernel": f"panel:{PROFILE}", "GPU of this run": f"panel:{GPU}", "Save a report of this run": f"panel:{RUN}",
     "Dark theme": "theme:dark", "Light theme": "theme:light", "Compare with the usual baseline": "compared:",
+    "Would fusing help?": "view:advice",
 }  # fmt: skip
 
 

@@ -27,6 +27,12 @@ GROUPS = {
     "Summary": (Summary,), "Why": (Advice, Roofline, Traffic, Counters, Occupancy), "Source": (Source,), "Tune": (Autotune,),
     "Time": (Timeline, Inside), "Sizes": (Sizes,), "Compare": (Compare,), "History": (History,), "Watch": (Watch,),
 }  # fmt: skip
+#: Titles of all views with their groups': "Why: Roofline", "Tune".
+TITLES = {
+    view.name_in_address: f"{group}: {view.title}" if len(views) > 1 else group
+    for group, views in GROUPS.items()
+    for view in views
+}
 #: Former view names in addresses, and the state that each means today.
 FORMER = {"gpu": {"view": "summary", "panel": "gpu"}}
 #: The group of views of all kernels.

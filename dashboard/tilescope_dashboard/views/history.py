@@ -32,10 +32,11 @@ class History(View):
         gpu = state.device.name if state.device else ""
         rows = topic.history(measurements.of_kernel(tuple(state.runs), state.kernel, gpu), case)
         self.body.visible = len(rows) > 0
-        self.say(topic.sentence(state.kernel, rows, case))
+        look = state.look_of(state.kernel, gpu)
+        self.say(topic.sentence(state.kernel, look.named(rows), case and case._replace(impl=look.called(case.impl))))
         # Only the chosen implementation and the baseline's: beside one ten times slower, noise would not be visible.
         shown = {case.impl if case else "", *(token.partition(":")[2] for token in state.compared)}
-        self.chart.object = history(rows[rows["impl"].isin(shown)], state.look_of(state.kernel, gpu))
+        self.chart.object = history(rows[rows["impl"].isin(shown)], look)
         self.table.show(rows)
 
     def _open(self, row: pd.Series) -> None:

@@ -14,6 +14,7 @@ from tilescope_dashboard.components.choice import Choice
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.units import ABSENT, short
+from tilescope_dashboard.figures.style import distinct
 from tilescope_dashboard.session.scheduling import IdleWork, next_tick
 from tilescope_dashboard.session.state import GPU, MODEL, OF_ALL, PROFILE, RUN, State
 from tilescope_dashboard.topics import baselines, compared_case
@@ -124,8 +125,8 @@ class KernelBar(layout.Part):
             _offer(self._kernel, kernels, state.kernel)
         for widget, field in ((self._pass, "direction"), (self._size, "workload"), (self._impl, "impl")):
             known = dict.fromkeys(getattr(one, field) for one in cases)
-            called = state.look.called if widget is self._impl else str
-            _offer(widget, {called(name): name for name in known}, case and getattr(case, field))
+            names = distinct(known, 60, state.look.called if widget is self._impl else str)
+            _offer(widget, {names[name]: name for name in known}, case and getattr(case, field))
         _offer(self._baseline, *self._baselines())
         made_by = baselines.tritons(state.runs)
         labels = {_label(run, *made_by.get(run.id, [])): run.id for run in state.runs if not run.error}

@@ -77,7 +77,7 @@ class Occupancy(View):
             self.say_nothing(topic.NOTHING)
             return
         target, row = self._target.value, self.rows.iloc[self.table.chosen or 0].to_dict()
-        self.say(topic.sentence(row, target))
+        self.say(topic.sentence({**row, "impl": self.look.called(row["impl"])}, target))
         for resource, place in self._charts.items():
             point = topic.point(row, resource, measured=self._own() == target)
             place.object = occupancy(topic.curve(row, target, resource), point, resource, self.look)

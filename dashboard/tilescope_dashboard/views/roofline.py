@@ -71,7 +71,8 @@ class Roofline(View):
 
     def _tell(self) -> None:
         """Set the headline and the table to the drawn points."""
-        self.say(topic.sentence(self._points, self.state.standing))
+        look, case = self.look, self.state.standing
+        self.say(topic.sentence(look.named(self._points), case and case._replace(impl=look.called(case.impl))))
         self.table.rewrite(topic.columns(self._points))
         # Leave out columns that the selectors already say, to give the others room.
         self.table.hide(topic.shared(self._points))

@@ -33,11 +33,12 @@ class Sizes(View):
         rate = topic.rate(every[every["pass"].eq(direction)])
         rows = self._rows = topic.sizes(every, direction, rate)
         self.body.visible, self.origins = len(rows) > 0, [*dict.fromkeys(rows["origin"])]
-        self.say(topic.sentence(rows, rate))
+        look = state.look_of(state.kernel, gpu)
+        self.say(topic.sentence(look.named(rows), rate))
         chosen = rows.loc[rows["workload"].eq(case.workload), "size"] if case else pd.Series(dtype=float)
         at = float(chosen.iloc[0]) if len(chosen) else None
         roof = topic.roof(rows, state.device, rate)
-        self.chart.object = sizes(rows, Frame(rate.unit, rate.work, roof, at), state.look_of(state.kernel, gpu))
+        self.chart.object = sizes(rows, Frame(rate.unit, rate.work, roof, at), look)
         self.table.rewrite(topic.columns(rate))
         self.table.fill(rows)
 

@@ -47,6 +47,7 @@ class Summary(View):
             return
         kernel, compared = state.kernel, tuple(state.compared)
         row = run_cache.kept(loaded, ("row", kernel, case), lambda: _row(loaded, kernel, case))
+        row = row and {**row, "impl": self.look.called(row["impl"])}
         found = run_cache.findings(loaded, (kernel, *case))
         if found and found[0].fault:
             self.say_nothing(topic.verdict(kernel, row, found))

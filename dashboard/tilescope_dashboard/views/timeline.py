@@ -70,9 +70,9 @@ class Timeline(View):
         sums = topic.chosen(self._sums, workload, direction, self._sample.value)
         launches = model.of_repetitions(self._launches, sums)
         chosen = launches["function"].str.contains(self._filter.value or "", case=False, regex=False)
-        self.say(topic.sentence(launches, sums))
+        self.say(topic.sentence(self.look.named(launches), self.look.named(sums)))
         self.chart.object = timeline(launches.assign(chosen=chosen), self.look)
-        self.traces.objects = links(self.loaded, launches, self.origin)
+        self.traces.objects = links(self.loaded, launches, self.origin, self.look.called)
         if self.loaded:
             impl = next(iter(launches["impl"]), "")
             self.activity.show(self.loaded, Case(self.state.kernel, impl, direction, workload), self.look)

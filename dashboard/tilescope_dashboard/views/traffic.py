@@ -54,7 +54,7 @@ class Traffic(View):
         here, gains = (topic.of_problem(rows, *self._problem.value) for rows in (self._launches, self._speedups))
         least, bars = topic.floor(here), topic.bars(here, self._counted.value)
         l2_bytes = self.state.device.l2_bytes if self.state.device else 0
-        self.say(topic.sentence(bars, gains, least, l2_bytes))
+        self.say(topic.sentence(self.look.named(bars), self.look.named(gains), least, l2_bytes))
         self.bars.object = traffic(bars, least, self.look)
         self.table.fill(topic.listed(bars, least))
         # A speedup needs eager and another implementation.

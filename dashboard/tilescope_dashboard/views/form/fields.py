@@ -9,9 +9,11 @@ import panel as pn
 import panel_material_ui as pmui
 from tilescope.hardware import ceilings
 from tilescope.jobs.plan import DEFAULT_TARGET, Request
+from tilescope.models.baseline import called, declarations
 
 from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.data.this_machine import Machine
+from tilescope_dashboard.figures.style import distinct
 from tilescope_dashboard.views.form import choices
 
 #: Label of the tick that sweeps a kernel.
@@ -71,8 +73,9 @@ class ProfileFields(layout.Part):
         self._passes.param.update(options=list(entry["passes"]), value=list(entry["passes"]))
         impls = entry["implementations"]
         able = [name for name, declared in impls.items() if declared["available"]]
-        self._impls.param.update(options=able, value=able)
-        missing = {name: declared["requires"] for name, declared in impls.items() if not declared["available"]}
+        names = distinct(impls, 40, lambda impl: called(impl, declarations(entry)))
+        self._impls.param.update(options={names[impl]: impl for impl in able}, value=able)
+        missing = {names[impl]: declared["requires"] for impl, declared in impls.items() if not declared["available"]}
         said = {name: f"not installed: pip install {' '.join(needed)}" for name, needed in missing.items()}
         _grey(self._missing, said)
         self._every.visible = any(declared["configs"] for declared in impls.values())
