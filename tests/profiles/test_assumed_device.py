@@ -31,7 +31,7 @@ def test_private_functions_of_streams_are_answered(there):
     binding = torch._C
     assert binding._cuda_getCurrentRawStream(0) == 0
     assert torch.cuda.Stream(*binding._cuda_getCurrentStream(0)).cuda_stream == 0
-    assert not binding._cuda_isCurrentStreamCapturing()
+    assert not binding._cuda_isCurrentStreamCapturing() and binding._cuda_synchronize() is None
     with torch.accelerator.device_index(torch.ones(1, device="cuda").device.index):
         assert torch.accelerator.current_device_index() == 0
     with pytest.raises(NoAnswer, match="cuda:1"):

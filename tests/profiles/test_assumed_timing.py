@@ -10,6 +10,7 @@ import torch
 import triton
 from tilescope import Capture
 from tilescope.execution.assumed_device import assumed
+from torch._inductor import utils as inductor_utils
 from torch.utils import benchmark
 
 from . import unseen_launches as unseen
@@ -46,6 +47,7 @@ BENCHMARKS: dict[str, tuple[Callable[[Callable[[], None]], Any], int]] = {
     "do_bench_cudagraph": (triton.testing.do_bench_cudagraph, 1), "imported do_bench": (IMPORTED, 8),
     "events": (own_loop, 2), "timeit": (lambda fn: benchmark.Timer("fn()", globals={"fn": fn}).timeit(50).median, 1),
     "blocked_autorange": (lambda fn: benchmark.Timer("fn()", globals={"fn": fn}).blocked_autorange().mean, 1),
+    "print_performance": (lambda fn: inductor_utils.print_performance(fn, repeat=5), 1),
     "adaptive_autorange": (lambda fn: benchmark.Timer("fn()", globals={"fn": fn}).adaptive_autorange().mean, 1),
 }  # fmt: skip
 

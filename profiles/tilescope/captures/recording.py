@@ -119,6 +119,10 @@ def without_gpu(
         inductor.once_imported(
             "torch.utils.benchmark", lambda _: assumed_tensors.replaced(assumed_timing.timers(there.answers))
         ),
+        inductor.once_imported(
+            "torch._inductor.utils",
+            lambda utils: assumed_tensors.replaced(assumed_timing.print_performance(there.answers, utils)),
+        ),
         mock.patch.object(CompiledKernel, "__getitem__", runner_of),
         inductor.instead(maker),
         launches.catch(maker, _fitting(target)),

@@ -357,7 +357,8 @@ def _streams(answers: Answers) -> Iterator[Replacement]:
         yield owner, "CUDAGraph", type("CUDAGraph", (Graph,), {"answers": answers})
         yield owner, "graph_pool_handle", lambda: (0, 0)
     yield cuda.graph, "default_capture_stream", stream
-    yield torch._C, "_host_emptyCache", lambda: None
+    for name in ("_host_emptyCache", "_cuda_synchronize"):
+        yield torch._C, name, lambda: None
     for name in ("range_push", "range_pop", "mark"):
         yield cuda.nvtx, name, lambda *_, **__: 0
 

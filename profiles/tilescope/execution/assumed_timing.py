@@ -83,6 +83,16 @@ def _report(
     return (frames[0] if isinstance(mark.benchmarks, testing.Benchmark) else frames) if return_df else None
 
 
+def print_performance(answers: Answers, utils: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Yields the replacement of the benchmark function with which files of torch.compile end."""
+
+    def once(model: Any, example_inputs: Any = (), *_: Any, **__: Any) -> float:
+        model(*example_inputs)
+        return answers.not_timed("torch._inductor.utils.print_performance")
+
+    yield utils, "print_performance", once
+
+
 def timers(answers: Answers) -> Iterator[tuple[Any, str, Any]]:
     """Yields replacements of the methods of ``torch.utils.benchmark.Timer``, which would time the CPU."""
     from torch.utils import benchmark  # noqa: PLC0415 - takes a third of a second: only once a program has imported it
