@@ -1,6 +1,7 @@
 """``tilescope record``: its parts, how they are shared out, resumed and joined, and what is published."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -174,6 +175,16 @@ def test_ncu_replays_one_size_of_each_kernel(monkeypatch, tmp_path):
     assert asked["ncu",][0].workloads == ("64-fp32", "16-fp32")
     assert asked["ncu_source",][1] == [["64-fp32"]] and asked["ncu_source",][0].implementations == ("triton",)
     assert asked["compiler", "interpreter"][1] == [[], []]
+    passes = {collectors[-1]: request.settings.get("one_pass") for collectors, (request, _) in asked.items()}
+    assert passes == {"cupti": True, "ncu": None, "ncu_source": None, "interpreter": None}
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core has no half")
+def test_part_without_a_gpu_leaves_half_of_the_cores():
+    own = len(os.sched_getaffinity(0))
+    count = "import os, sys\nwhile len(os.sched_getaffinity(0)) == int(sys.argv[1]): pass\nsys.exit(len(os.sched_getaffinity(0)))"
+    waits = [sys.executable, "-c", count, str(own)]
+    assert recording.beside([([sys.executable, "-c", ""], {"SHARE": "1"}), (waits, {})]) == own - own // 2
 
 
 def test_commands_run_beside_one_another_and_end_together(tmp_path):

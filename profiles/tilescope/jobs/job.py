@@ -47,7 +47,7 @@ class Job:
 
     ``settings``: ``target`` (``sm_90``), ``repetitions``, ``warmup``, ``timeout`` in seconds, ``interpreter_limit`` in seconds of CPU
     time, ``lanes_slowdown`` (1.15), ``measure_ceilings`` (default True), ``renew_ceilings`` (measure them even if they are known, default
-    False).
+    False), ``one_pass`` (CUPTI counts what one pass counts, default False).
     ``catalog`` has the kernels' declarations; a worker is asked if it is empty. ``notes`` are the run's first notes, ``skipped``
     the cases left out and why, ``given`` existing artefacts. ``device`` and ``versions`` are of the machine that made these, if
     it is another one.

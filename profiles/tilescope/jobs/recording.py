@@ -137,6 +137,9 @@ class Part:
         if self.collectors[0] in ONE_SIZE:
             entries = [{**entry, "selected": [_one_size(entry)]} for entry in entries]
             chosen["workloads"] = tuple(dict.fromkeys(entry["selected"][0] for entry in entries))
+        if "cupti" in self.collectors:
+            # ncu has all counters, at one size.
+            chosen["settings"] = {**chosen.get("settings", {}), "one_pass": True}
         if self.collectors[0] == "ncu_source":
             chosen["implementations"] = ("triton",)
         request = Request(kernels, collectors=self.collectors, title=self.title, **chosen)
@@ -159,9 +162,10 @@ def visible() -> list[str]:
 
 
 def beside(commands: Sequence[tuple[Sequence[str], Mapping[str, str]]]) -> int:
-    """Runs commands in processes beside one another, each with these additions to the environment. One without any yields to the others.
+    """Runs commands in processes beside one another, each with these additions to the environment.
 
-    Returns the highest exit status. An interruption ends all of them; each keeps its finished cases.
+    One without any yields to the others, which time calls, and leaves them half of the cores. Returns the highest exit status. An
+    interruption ends all of them; each keeps its finished cases.
     """
 
     def stop(*_: object) -> None:
@@ -172,6 +176,10 @@ def beside(commands: Sequence[tuple[Sequence[str], Mapping[str, str]]]) -> int:
         subprocess.Popen(command if more else ["nice", *command], env={**os.environ, **more})
         for command, more in commands
     ]
+    cores = sorted(os.sched_getaffinity(0))
+    for process, (_, more) in zip(running, commands, strict=True):
+        if not more and len(running) > 1:
+            os.sched_setaffinity(process.pid, cores[len(cores) // 2 :])
     try:
         return max((abs(process.wait()) for process in running), default=0)
     except BaseException:

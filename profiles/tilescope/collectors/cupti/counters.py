@@ -62,22 +62,24 @@ def unavailable() -> str | None:
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
     """Counts the case's launches and writes the artefact. Compiling and tuning happen before.
 
+    ``settings["one_pass"]`` counts the bytes and what else one pass counts.
+
     Raises NotApplicable for an empty workload and, with the cure, where CUPTI gives no counters here.
     """
     from tilescope.execution import observe  # noqa: PLC0415 - only the worker may import torch
 
     run, cost = ncu.warmed_up(case, spec, settings), spec.cost(spec.workload(case.workload), case.direction)
     few = cost and cost.pipe == "fp32" and 0 < cost.flops < _INTENSITY * (cost.bytes_read + cost.bytes_written)
-    out.write_text(json.dumps(of_call(run, lambda call: observe.once(call, out, case), products=not few)))
+    metrics = planning.FIRST if settings.get("one_pass") else planning.OTHERS if few else planning.PRODUCTS
+    out.write_text(json.dumps(of_call(run, lambda call: observe.once(call, out, case), metrics)))
 
 
 def of_call(
     run: Callable[[], Any],
     look: Callable[[Callable[[], Any]], Any] = lambda call: call(),
-    *,
-    products: bool = True,
+    metrics: Sequence[str] = planning.PRODUCTS,
 ) -> dict[str, Any]:
-    """Counts each launch of ``run``, which is no matrix product without ``products``. Returns an ``Artefact``'s data.
+    """Counts the metrics of each launch of ``run``. Returns an ``Artefact``'s data.
 
     ``look`` makes the call that finds the launches. Raises NotApplicable, with the cure, where CUPTI gives no counters here.
     """
@@ -101,7 +103,7 @@ def of_call(
         cupti = library.load()
         cupti.initialize()
         chip = cupti.chip(torch.cuda.current_device())
-        plans = planning.plans(cupti, chip, capability, planning.PRODUCTS if products else planning.OTHERS)
+        plans = planning.plans(cupti, chip, capability, metrics)
         with launch_names.seen(cupti) as functions:
             look(call)
         if not functions:
