@@ -73,8 +73,19 @@ def test_pages_get_every_message(caplog: pytest.LogCaptureFixture) -> None:
     assert asyncio.run(sent()) == [["first"], ["second"]]
     assert not asyncio.run(never_retrieved())
     asyncio.run(write_to_closed_page())
+    asyncio.run(send_to_closed_page())
     assert not caplog.records
     assert asyncio.run(heard_once_pulled()) == ["new"]
+
+
+async def send_to_closed_page() -> None:
+    """Bokeh's message to a page that has closed."""
+
+    async def send(_: object) -> None:
+        raise WebSocketClosedError
+
+    page: Any = SimpleNamespace()
+    await WSHandler.send_message(page, SimpleNamespace(send=send))
 
 
 class ClosingSocket(WebSocketHandler):

@@ -22,6 +22,7 @@ import panel as pn
 from bokeh.document import Document
 from bokeh.protocol.exceptions import ProtocolError
 from bokeh.server.session import ServerSession
+from bokeh.server.views import ws
 from bokeh.server.views.ws import WSHandler
 from panel.io import document
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
@@ -40,11 +41,12 @@ def install() -> None:
     # Panel calls the method of this class, not of Bokeh's handler.
     WebSocketHandler.write_message = write_message  # type: ignore[method-assign]
     WSHandler._handle, WSHandler.on_close, WSHandler.log_exception = handle, on_close, log_exception
-    document.logger.addFilter(matters)
+    for logger in (document.logger, ws.log):
+        logger.addFilter(matters)
 
 
 def matters(record: logging.LogRecord) -> bool:
-    """Whether a record of Panel's is of anything but a message to a page that has closed."""
+    """Whether a record of Panel or Bokeh is of anything but a message to a page that has closed."""
     return record.msg != "Failed sending message as connection was closed"
 
 
