@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tilescope.collectors.cupti import counters, launch_names, library, planning, ranges, structures
@@ -137,6 +138,15 @@ def test_all_counters_are_one_plan(real, chip, capability, least):
     assert 1 < plan.passes < 16
     (fewer,) = planning.plans(real, chip, capability, planning.OTHERS)
     assert fewer.passes < plan.passes and {name for name in plan.counters if "tensor" not in name} <= {*fewer.counters}
+
+
+def test_tensor_operations_are_counted_where_a_product_may_be():
+    few = SimpleNamespace(pipe="fp32", flops=100, bytes_read=50, bytes_written=50)
+    many = SimpleNamespace(pipe="fp32", flops=10_000, bytes_read=50, bytes_written=50)
+    assert [counters.wanted(cost, {}) for cost in (few, many, None)] == [
+        planning.OTHERS, planning.PRODUCTS, planning.PRODUCTS,
+    ]  # fmt: skip
+    assert counters.wanted(many, {"one_pass": True}) == planning.FIRST
 
 
 def test_plans_leave_out_counters_that_the_chip_lacks(real):

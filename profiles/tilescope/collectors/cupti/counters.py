@@ -69,9 +69,15 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     from tilescope.execution import observe  # noqa: PLC0415 - only the worker may import torch
 
     run, cost = ncu.warmed_up(case, spec, settings), spec.cost(spec.workload(case.workload), case.direction)
+    out.write_text(json.dumps(of_call(run, lambda call: observe.once(call, out, case), wanted(cost, settings))))
+
+
+def wanted(cost: Any, settings: Mapping[str, Any]) -> Sequence[str]:
+    """The metrics to count of a case with that declared cost, which may be None."""
+    if settings.get("one_pass"):
+        return planning.FIRST
     few = cost and cost.pipe == "fp32" and 0 < cost.flops < _INTENSITY * (cost.bytes_read + cost.bytes_written)
-    metrics = planning.FIRST if settings.get("one_pass") else planning.OTHERS if few else planning.PRODUCTS
-    out.write_text(json.dumps(of_call(run, lambda call: observe.once(call, out, case), metrics)))
+    return planning.OTHERS if few else planning.PRODUCTS
 
 
 def of_call(
