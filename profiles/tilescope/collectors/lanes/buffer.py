@@ -42,12 +42,10 @@ def program(words: np.ndarray, warps: int, stretches: list[Stretch]) -> Program:
         count = int(counts(head)[0, warp])
         own = _records(words[first(warps) + warp * room :][: min(count, room)], stretches)
         if len(own):
-            # Of the clock there are 32 bits. It goes forward in a warp, and all warps begin within half a lap.
-            cycles = own[0, 2] + np.concatenate([[0], np.cumsum(np.diff(own[:, 2]) % _LAP)])
+            # A record holds 32 bits of the clock, which goes forward in a warp. All warps begin within half a lap.
             zero = own[0, 2] if zero is None else zero
-            own[:, 2] = cycles + (
-                _LAP if own[0, 2] - zero < -_LAP // 2 else -_LAP if own[0, 2] - zero > _LAP // 2 else 0
-            )
+            begins = zero + (own[0, 2] - zero + _LAP // 2) % _LAP - _LAP // 2
+            own[:, 2] = begins + np.concatenate([[0], np.cumsum(np.diff(own[:, 2]) % _LAP)])
         found.append(own)
         lost.append(max(0, count - room))
     return Program(int(words[1]), int(words[2]), int(begun(head)[0]), int(ended(head)[0]), found, lost)

@@ -71,7 +71,9 @@ def lower(text: str, room: int) -> Lowered:
             written += _code(_END, parameter, size)
         written.append(line)
     reads = sum(len(stretch) for stretch in stretches)
-    start = _code(_START, parameter, size, room=room, first=first(warps) * 4, reads=reads, given=warps * room)
+    start = _code(
+        _START, parameter, size, mark=MARK, room=room, first=first(warps) * 4, reads=reads, given=warps * room
+    )
     return Lowered("\n".join([*lines[: begin + 1], *start, *written, ""]), stretches, size)
 
 
@@ -100,7 +102,7 @@ _START = (
     + """
 	mov.u64 %tsg, %globaltimer;
 	mov.u32 %tsp, %smid;
-	@%tsf st.global.v2.b32 [%tsb], {{ 0xDEADBEEF, %tsn }};
+	@%tsf st.global.v2.b32 [%tsb], {{ 0x{mark:X}, %tsn }};
 	mov.u32 %tsn, {given};
 	@%tsf st.global.v2.b32 [%tsb+8], {{ %tsp, %tsn }};
 	@%tsf st.global.b64 [%tsb+16], %tsg;
