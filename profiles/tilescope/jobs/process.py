@@ -231,7 +231,8 @@ class WorkerProcess:
 
     It is the ``standby`` worker, or forked from the fork server, or started cold. ``wrap`` may change the command line (ncu goes
     in front of it); ``environment`` adds variables. An ``attached`` one has this process's standard input and output, and no log.
-    Use it as an asynchronous context manager, which stops the process at its end. ``status`` is the exit status once ``events`` has ended; ``silent`` is True when it was killed for not answering.
+    Use it as an asynchronous context manager, which stops the process at its end. ``status`` is the exit status once ``events`` has
+    ended; ``silent`` is True when it was killed for not answering.
     """
 
     def __init__(
