@@ -45,6 +45,24 @@ def test_events(case, tmp_path):
     assert medians["peak_memory"] >= 4194304 * 4  # the smallest output
 
 
+def test_events_of_a_call_that_cannot_be_captured_keep_no_memory():
+    """PyTorch's allocator would keep allocating from the graph's pool, and return nothing to the GPU any more."""
+
+    def asks_the_gpu():
+        ones = torch.ones(2**20, device="cuda")
+        return ones * ones.sum().item()
+
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        found = events.measured(asks_the_gpu, 3, 1)
+    assert "graph_time" not in found and found["notes"][0].startswith("not captured as a CUDA graph")
+    assert found["peak_memory"] >= 2**22
+    torch.ones(2**28, device="cuda")
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() - before < 2**28
+
+
 @pytest.mark.parametrize("case", [ADD, SOFTMAX, BACKWARD, COMPILED], ids=lambda case: case.id)
 def test_torch_profiler(case, tmp_path):
     out = tmp_path / f"a{torch_profiler.SUFFIX}"

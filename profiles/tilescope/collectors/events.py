@@ -6,6 +6,7 @@ An *interval* includes gaps between launches where the CPU is late; ``graph_time
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -64,10 +65,11 @@ def measured(run: Callable[[], Any], repetitions: int, rotate: int) -> dict[str,
 
     flush = cold.Flush(cold.rest(run))
     found: dict[str, Any] = {"flush_bytes": flush.nbytes, "rest": flush.rest, "notes": []}
-    if _graphs_hold_memory():
+    peak = _peak_memory(run)
+    if not peak and _graphs_hold_memory():
         found["notes"].append("no peak memory: a CUDA graph holds what it needs, and the call allocates nothing")
     else:
-        found["peak_memory"] = _peak_memory(run)
+        found["peak_memory"] = peak
     found["interval"] = intervals(run, repetitions, flush)
     found["clocks"] = device.clocks()
     try:
@@ -121,7 +123,8 @@ def _graphs_hold_memory() -> bool:
 def _graphs(run: Callable[[], Any], count: int) -> list[Any]:
     """CUDA graphs of the next ``count`` calls, each with the next set of inputs. Raises RuntimeError where capturing fails.
 
-    They share a memory pool, as they are replayed in turn.
+    They share a memory pool, as they are replayed in turn. A capture that fails leaves PyTorch's allocator in the pool, where it no
+    longer returns memory to the GPU: the pool is given up.
     """
     import torch  # noqa: PLC0415
 
@@ -133,9 +136,16 @@ def _graphs(run: Callable[[], Any], count: int) -> list[Any]:
         graph = torch.cuda.CUDAGraph()
         graph.capture_begin(pool=pool)
         try:
-            run()
-        finally:
-            graph.capture_end()
+            try:
+                run()
+            finally:
+                graph.capture_end()
+        except RuntimeError:
+            device = torch.cuda.current_device()
+            with contextlib.suppress(RuntimeError):  # where capturing ended well, and the call alone failed
+                torch._C._cuda_endAllocateToPool(device, pool)
+                torch._C._cuda_releasePool(device, pool)
+            raise
         graph.replay()
         torch.cuda.synchronize()
         graphs.append(graph)
