@@ -40,6 +40,16 @@ CANVAS = """() => {
     .flatMap(element => element.shadowRoot ? every(selector, element.shadowRoot) : [])]
   every(".bk-events").find(element => element.checkVisibility()).focus()
 }"""
+#: Widgets show no change until ``release``, as on a busy page: React asks for its turns by messages to itself. ``answered`` is the tab
+#: that the server names meanwhile.
+HOLD = """() => {
+  const post = MessagePort.prototype.postMessage, held = []
+  MessagePort.prototype.postMessage = function (...message) { held.push(() => post.apply(this, message)) }
+  window.release = () => { MessagePort.prototype.postMessage = post; held.forEach(send => send()) }
+  window.answered = ""
+  const script = [...Bokeh.documents[0]._all_models.values()].find(model => model.data?.ring)
+  script.on_event("esm_event", answer => { window.answered = answer.data.tab })
+}"""
 ROLES = {
     "button", "checkbox", "combobox", "link", "listbox", "radio", "slider", "spinbutton", "switch", "tab", "textbox",
 }  # fmt: skip
@@ -230,6 +240,33 @@ def test_keys_views_sheet_figure_and_table(visit: Any, built: Any) -> None:
     through_figure_and_table(page)
     looked_at(page, "Timeline")
     along_the_timeline(page)
+
+
+@pytest.mark.browser
+def test_keys_views_drawn_after_the_answer(visit: Any) -> None:
+    page = opened(visit, "&view=roofline")
+    tab_to(page, "tab", "Roofline")
+
+    def turned(name: str, *keys: str) -> None:
+        page.evaluate(HOLD)
+        for key in keys:
+            page.keyboard.press(key)
+        page.wait_for_function("name => answered === name", arg=name)
+        page.wait_for_timeout(200)
+
+    def drawn(name: str) -> None:
+        page.evaluate("release()")
+        page.get_by_role("tab", name=name, exact=True, selected=True).wait_for()
+
+    for key, name in (("[", "Advice"), ("2", "Summary"), ("3", "Advice")):
+        turned(name, key)
+        drawn(name)
+        focused(page, "tab", name)
+    # Who has gone on meanwhile stays there.
+    turned("Roofline", "]", "Tab")
+    drawn("Roofline")
+    page.wait_for_timeout(200)
+    assert focus(page)[1] == "Find a kernel, a run, a view or an action (/)"
 
 
 @pytest.mark.browser

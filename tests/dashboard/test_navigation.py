@@ -11,7 +11,7 @@ from tilescope_dashboard.components.view_tabs import ViewTabs
 from tilescope_dashboard.session import scheduling
 from tilescope_dashboard.session.scheduling import AfterPaint, IdleWork
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.views import base
+from tilescope_dashboard.views import base, navigation
 from tilescope_dashboard.views.groups import APART, FORMER, GROUPS
 from tilescope_dashboard.views.navigation import Navigation
 from tilescope_dashboard.views.occupancy import Occupancy
@@ -175,6 +175,21 @@ def test_tables_come_after_figures_of_the_seen_view(in_runs: None, monkeypatch: 
     assert all(shown.prepare() for _ in range(3))
     assert not shown.made["traffic"].waits and not shown.places["traffic"].objects
     assert shown.prepare() and shown.places["traffic"].objects
+
+
+def test_keys_count_from_view_on_its_way(in_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks: list[Any] = []
+    told: list[str] = []
+    state = State(run=RUN, kernel="softmax", view="roofline")
+    shown = Navigation(state, {"Why": (Roofline, Occupancy, Traffic), "Time": (Timeline,)})
+    monkeypatch.setattr(navigation, "next_tick", ticks.append)
+    monkeypatch.setattr(shown.page, "focus_tab", told.append)
+    for _ in range(3):
+        shown.page._handle_msg({"step": 1})
+    while ticks:
+        ticks.pop(0)()
+    # The tab of a group of one view has the group's title.
+    assert state.view == "timeline" and told[-1] == "Time"
 
 
 def test_view_tabs_open_last_view_of_group() -> None:

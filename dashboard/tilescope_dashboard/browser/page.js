@@ -129,7 +129,7 @@ function stay(event) {
   first.focus()
 }
 
-const toTab = () => every("[role=tab][aria-selected=true]").filter(tab => tab.checkVisibility()).at(-1)?.focus()
+const openTab = () => every("[role=tab][aria-selected=true]").filter(tab => tab.checkVisibility()).at(-1)
 
 export function render({model}) {
   const place = document.createElement("div")
@@ -138,6 +138,8 @@ export function render({model}) {
   const [button, dialog] = place.children
   // Until when letters are for the palette, which is on its way.
   let writing = 0
+  // What had the focus when a key last turned to a view, and what the server then answered.
+  let turning = null, answer = null
   const toggle = () => (dialog.open ? dialog.close() : dialog.showModal())
   button.addEventListener("click", toggle)
   dialog.querySelector("button").addEventListener("click", toggle)
@@ -176,8 +178,10 @@ export function render({model}) {
     } else if (dialog.open || performance.now() < writing) {
       return
     } else if (/^[1-9]$/.test(event.key)) {
+      turning = focused()
       model.send_msg({number: Number(event.key)})
     } else if (bracket) {
+      turning = focused()
       model.send_msg({step: event.key === "]" ? 1 : -1})
     } else if (event.key in PANELS) {
       event.preventDefault()
@@ -197,7 +201,7 @@ export function render({model}) {
   Object.assign(link, {href: `#${document.querySelector("[data-root-id]")?.id ?? ""}`, className: "skip", textContent: "Skip to the views"})
   link.addEventListener("click", event => {
     event.preventDefault()
-    toTab()
+    openTab()?.focus()
   })
   document.body.prepend(link)
   document.addEventListener("keydown", pressed)
@@ -226,8 +230,15 @@ export function render({model}) {
     localStorage.setItem("tilescope-theme", model.theme)
     window.themed(model.theme)
   })
-  // The tabs are marked once the browser has had a moment for them.
-  model.on("msg:custom", () => setTimeout(toTab, 50))
+  // The answer may come before the browser has drawn the tabs: one that was open is then still marked. Who turned to a view goes to its
+  // tab, unless they have gone on to something else.
+  const toTab = (asked, until) => {
+    const tab = openTab(), at = focused()
+    if (asked !== answer || (at !== turning && at !== document.body)) return
+    if (tab?.textContent === asked.tab) (turning = tab).focus()
+    else if (performance.now() < until) setTimeout(toTab, LOOK, asked, until)
+  }
+  model.on("msg:custom", asked => toTab(answer = asked, performance.now() + PATIENCE))
   // What was sent before the question is built in turns of its own: two idle moments, one after the other. A page that never rests
   // gets an answer, too.
   const idle = then => (window.requestIdleCallback ?? setTimeout)(then, {timeout: REST})

@@ -73,6 +73,12 @@ class ViewTabs(layout.Part):
         self._top.active = here
         self._showing = False
 
+    @property
+    def title(self) -> str:
+        """Title of the open view's tab: its group's, where the group has no other view."""
+        views = self._groups[self._here]
+        return views[self.view] if len(views) > 1 else self._top.items[self._here]
+
     def beside(self, step: int) -> str:
         """The view so many places after the open one, over all groups and round."""
         return self._order[(self._order.index(self.view) + step) % len(self._order)]

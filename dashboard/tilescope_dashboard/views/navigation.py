@@ -178,9 +178,10 @@ class Navigation(layout.Part):
         elif asked == "panel" and value in PANELS:
             next_tick(lambda: setattr(state, "panel", "" if state.panel == value else value))
         elif asked in ("number", "step") and isinstance(value, int):
-            name = self.tabs.of_group(value) if asked == "number" else self.tabs.beside(value)
-            next_tick(lambda: self._turn_to(name or state.view))
+            next_tick(lambda: self._turn(asked, value))
 
-    def _turn_to(self, name: str) -> None:
-        self.state.view = name
-        next_tick(self.page.focus_tab)
+    def _turn(self, asked: str, value: int) -> None:
+        """Turn to a view from the one that the keys before lead to, which may not have been open when this one was pressed."""
+        name = self.tabs.of_group(value) if asked == "number" else self.tabs.beside(value)
+        self.state.view = name or self.state.view
+        next_tick(lambda: self.page.focus_tab(self.tabs.title))
