@@ -34,6 +34,7 @@ _MORE = ("tensor_ops_tf32", "tensor_ops_fp8", "tensor_ops_fp16")
 class Measured:
     """What the passes found. ``launches`` are the names of a step's launches in order, ``counted`` their counters by CUPTI's names.
 
+    ``plain`` and ``cpu`` are a step's seconds without a profiler, on the GPU and on the CPU.
     ``trace`` is torch.profiler's file, ``stacks`` that of a step with lines of code. ``seconds`` maps a pass to the time of its step; ``notes`` say what could not be counted.
     ``power`` has a step's ``energy`` in joules, the ``power`` and ``power_limit`` in watts, and ``sm_clock``.
     """
@@ -49,6 +50,7 @@ class Measured:
     notes: list[str] = field(default_factory=list)
     steps: int = 0
     power: dict[str, float] = field(default_factory=dict)
+    cpu: float | None = None
 
 
 class Passes:
@@ -101,12 +103,14 @@ class Passes:
         for _ in range(WARMUP):
             yield
         with alone():
-            self.measured.plain = yield from timed()
+            paces = list[float]()
+            self.measured.plain = yield from timed(paces)
             if self._count:
                 yield from self._counters()
             yield from self._trace()
             # The CPU is slower in a program's first steps: a later time is nearer to those that follow.
-            self.measured.plain = min(self.measured.plain, (yield from timed()))
+            self.measured.plain = min(self.measured.plain, (yield from timed(paces)))
+            self.measured.cpu = min(paces)
         if self._then:
             yield from self._then(self.measured)
         if not _of_ranks():
@@ -207,18 +211,21 @@ def _of_ranks() -> bool:
     return distributed.is_available() and distributed.is_initialized()
 
 
-def timed() -> Generator[None, None, float]:
-    """The median time of the next steps on the GPU."""
+def timed(paces: list[float] | None = None) -> Generator[None, None, float]:
+    """The median time of the next steps on the GPU. The CPU's times for each are added to ``paces``, in seconds."""
     import torch  # noqa: PLC0415 - the program has imported it
 
-    marks = []
+    marks, begun = [], []
     for _ in range(PLAIN + 1):
         mark = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         mark.record()
         marks.append(mark)
+        begun.append(time.perf_counter())
         if len(marks) <= PLAIN:
             yield
     torch.cuda.synchronize()
+    if paces is not None:
+        paces += (after - before for before, after in itertools.pairwise(begun))
     return float(statistics.median(before.elapsed_time(after) * 1e-3 for before, after in itertools.pairwise(marks)))
 
 

@@ -1,6 +1,7 @@
 """What to do next about a step: at most five suggestions, each with its predicted saving. Pure: step and ledger -> suggestions.
 
-A saving is of the whole step, and each is predicted as if it were the only change. ``bound`` is the most that it can save.
+A saving is of the whole step, and each is predicted as if it were the only change. Kernels that take the place of others reach all of
+their roof at most, and at least half of it or what those reach. The step is never shorter than the CPU's time for the launches that are left.
 """
 
 from __future__ import annotations
@@ -23,32 +24,31 @@ from tilescope.table.step import BACKWARD, KERNEL, OPTIMIZER, Operator, Step
 
 #: Most suggestions, the share of the step from which a saving is worth a line, and most chains that are named.
 MOST, WORTH, _FUSIONS = 5, 0.02, 2
-#: The share of a roof that a good kernel reaches, and a matrix product.
-_GOOD, _GOOD_PRODUCT = 0.85, 0.75
-#: The share that fused kernels reach which reduce across the rows of a tensor.
-_GOOD_ACROSS = 0.6
-#: Seconds between the kernels of a CUDA graph, of a short kernel, and of a short product.
-_IN_GRAPH, _SHORTEST, _PRODUCT_LEAST = 1e-6, 2e-6, 5e-6
+#: The share of a roof that a good kernel reaches, a matrix product, and any that a suggestion adds.
+_GOOD, _GOOD_PRODUCT, _FAIR = 0.85, 0.75, 0.5
+#: Seconds between the kernels of a CUDA graph, and the most; those of a short kernel, and of a short product.
+_IN_GRAPH, _IN_GRAPH_MOST, _SHORTEST, _PRODUCT_LEAST = 1e-6, 2e-6, 2e-6, 5e-6
+#: The most over the least saving from which only the two are told.
+_WIDE = 2.0
 #: The share of floors from which a step is already good.
 _ALREADY = 0.75
 #: Passes over a parameter's tensors of Adam on lists of tensors, and of the fused one.
 _ADAM_PASSES, _FUSED_PASSES = 20, 7
-#: Parameters a second and multiprocessor of a fused step of Adam, and the operator on lists that takes square roots.
-_ADAM_RATE, _SQUARE_ROOTS = 1.3e9, "aten::_foreach_sqrt"
-#: Seconds of the CPU for a launch of compiled code, and for a call of it.
-_CALL, _ENTER = 8e-6, 5e-4
+#: The operator on lists that takes square roots.
+_SQUARE_ROOTS = "aten::_foreach_sqrt"
+#: Launches that wait for the GPU from which the CPU waits to make another, and by how much a profiler slows the CPU.
+_QUEUE, _PROFILED = 1000, 2.0
 _PRODUCT = re.compile(r"(aten::)?(addmm|mm|bmm|baddbmm|_scaled_mm|_grouped_mm|linear|matmul)$")
 #: Operators that torch.compile leaves as they are, by their own names; it decomposes norms, gathers and concatenations.
 _HEAVY = re.compile(
-    r"mm$|linear|matmul|conv|attention|dense_backward|index_put|sort|topk|scatter|nccl|rng|triton_|foreach|fused_(?!rms)"
+    r"mm$|linear|matmul|conv|attention|dense_backward|index_put|sort|topk|scatter|nccl|rng|triton_|foreach|fused_(?!rms)|rnn|fft|nonzero|unique"
 )
 #: Operators that reduce across the rows of a tensor: what follows them reads their inputs again, in another kernel.
 _ACROSS = re.compile(r"batch_norm")
 #: Convolutions, and with norms of their results the share of the kernels' time from which a compiled model's time cannot be predicted.
 _CONVOLUTION, _NORM, _CONVOLVED = re.compile(r"conv(olution|\d|_)"), re.compile(r"(batch|group|instance)_norm"), 0.2
-#: The share of the step in which the GPU waits for the CPU from which shorter kernels may only lengthen the waits,
-#: and the suggestions that make those shorter.
-_LATE, _FOR_CPU = 0.25, ("graph", "capture", "stop")
+#: Suggestions whose saving already follows from the CPU's time.
+_PACED = ("graph", "capture", "stop", "compile")
 _COPIES = re.compile(r"aten::(contiguous|clone|copy_|reshape|_to_copy|to)$")
 #: Elements to which a 16-bit product's inner sizes are aligned.
 _ALIGNED = 8
@@ -56,43 +56,81 @@ _ALIGNED = 8
 
 @dataclass(frozen=True)
 class Suggestion:
-    """One thing to do: ``text`` says what and where; ``saving`` and ``bound`` are seconds of the step.
+    """One thing to do: ``text`` says what and where; ``least``, ``saving`` and ``most`` are seconds of the step.
 
-    ``place`` is what it changes: a module's path, or the library's kernel; empty for the whole step.
-    A suggestion that is not ``sure`` may save nothing: only its bound is told, after the others.
+    ``place`` is what it changes: a module's path, or the library's kernel; empty for the whole step. ``fewer`` is the number of
+    launches that it saves.
     """
 
     kind: str
     text: str
+    least: float
     saving: float
-    bound: float
+    most: float
     place: str = ""
-    sure: bool = True
+    fewer: int = 0
+
+    @property
+    def predicted(self) -> float:
+        """The saving that is told: the likely one, or the least where that is far below the most."""
+        return self.least if self.most > _WIDE * self.least else self.saving
 
     def line(self, step: float) -> str:
         """The suggestion as a line, its saving as a share of a step of so many seconds."""
-        if not self.sure:
-            share = units.text(self.bound / step, "ratio", 2)
-            return f"{self.text}: saves at most {units.text(self.bound, 'second', 2)} ({share} of the step), perhaps nothing"
-        share = units.text(self.saving / step, "ratio", 2)
-        most = f", at most {units.text(self.bound, 'second', 2)}" if self.bound > 1.05 * self.saving else ""
-        return f"{self.text}: saves about {units.text(self.saving, 'second', 2)} ({share} of the step{most})"
+
+        def told(seconds: float) -> str:
+            return f"{units.text(seconds, 'second', 2)} ({units.text(seconds / step, 'ratio', 2)} of the step)"
+
+        least, most = (units.text(seconds, "second", 2) for seconds in (self.least, self.most))
+        if self.least < WORTH * step:
+            return f"{self.text}: saves at most {told(self.most)}, perhaps nothing"
+        if self.predicted < self.saving:
+            return f"{self.text}: saves at least {told(self.least)}, at most {most}"
+        between = f", between {least} and {most}" if least != most else ""
+        return f"{self.text}: saves about {told(self.saving)}{between}"
 
 
 def suggestions(step: Step, ledger: Ledger, device: Device) -> list[Suggestion]:
-    """The suggestions, the largest saving first, and those that may save nothing last. Empty for a step that is already good."""
+    """The suggestions, the largest least saving first. Empty for a step that is already good."""
     rules: tuple[Callable[[Step, Ledger, Device], Iterable[Suggestion]], ...] = (
         _graph, _stops, _compile, _fusions, _library, _optimizer, _tf32, _padding, _copies,
     )  # fmt: skip
-    found = [one for rule in rules for one in rule(step, ledger, device)]
-    if _waits(ledger) >= _LATE * ledger.step:
-        found = [one if one.kind in _FOR_CPU else replace(one, sure=False) for one in found]
+    found = [_paced(one, step, ledger) for rule in rules for one in rule(step, ledger, device)]
     worth = [one for one in found if one.saving >= WORTH * ledger.step]
-    return sorted(worth, key=lambda one: (not one.sure, -one.saving))[:MOST]
+    return sorted(worth, key=lambda one: (-max(one.least, WORTH * ledger.step), -one.saving))[:MOST]
+
+
+def _paced(one: Suggestion, step: Step, ledger: Ledger) -> Suggestion:
+    """The suggestion, whose shorter kernels save nothing while the GPU waits for the CPU."""
+    if one.kind in _PACED:
+        return one
+    left = 1 - one.fewer / len(ledger.entries)
+    likely, most = (max(ledger.step - cpu * left, 0.0) for cpu in _cpu(step, ledger))
+    return replace(one, least=min(one.least, most), saving=min(one.saving, likely))
+
+
+def _cpu(step: Step, ledger: Ledger) -> tuple[float, float]:
+    """The CPU's time for a step in seconds, without its waits for the GPU: the likely one, and the most. 0 where the trace cannot tell."""
+    stopped = sum(stop.end - stop.start for stop in step.stops)
+    if step.cpu is not None:
+        known = min(max(step.cpu - stopped, 0.0), ledger.step)
+        return known, known
+    calls = [launch.call for launch in step.launches if launch.call is not None]
+    ahead = max((launch.start - launch.call for launch in step.launches if launch.call is not None), default=0.0)
+    if step.next_call is None or not calls or ahead * len(calls) >= _QUEUE * step.window:
+        return 0.0, 0.0
+    traced = max(step.next_call - min(calls) - stopped, 0.0)
+    return min(traced / _PROFILED, ledger.step), min(traced, ledger.step)
 
 
 def _waits(ledger: Ledger) -> float:
     return ledger.parts["cpu"] + ledger.parts["gaps"]
+
+
+def _real(ledger: Ledger) -> float:
+    """The share of the trace's waits that the step has without a profiler."""
+    traced = sum(gap.cpu + gap.launch for gap in ledger.gaps)
+    return _waits(ledger) / traced if traced else 0.0
 
 
 def already_good(ledger: Ledger) -> str:
@@ -115,7 +153,7 @@ def _graph(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
     waits = _waits(ledger)
     # A graph cannot have the CPU wait: it saves what is left without the stops.
     stops = list(_stops(step, ledger, device))
-    saving = waits - launches * _IN_GRAPH - sum(one.saving for one in stops)
+    least, saving = (waits - launches * gap - sum(one.saving for one in stops) for gap in (_IN_GRAPH_MOST, _IN_GRAPH))
     if _is_loop(step) and len(_fusable(step, ledger, device)) > 1:
         return  # it is compiled
     if launches > 1 and saving > 0:
@@ -124,6 +162,7 @@ def _graph(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
             "capture" if _is_loop(step) else "graph",
             f"Capture the step, whose {units.several(launches, 'launch', 'launches')} wait for the CPU, in a CUDA graph "
             f"(torch.compile(mode='reduce-overhead') or torch.cuda.graph{first})",
+            max(least, 0.0),
             saving,
             waits,
         )
@@ -144,25 +183,33 @@ def _stops(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
     waits = _waits(ledger)
     for (what, where), saved in by_place.items():
         at = f" at {where}" if where else ""
+        saving = min(sum(saved), waits - len(ledger.entries) * _IN_GRAPH)
         yield Suggestion(
             "stop",
             f"Move {what}{at}, where the CPU and then the GPU waits, out of the step ({units.several(len(saved), 'time')})",
-            min(sum(saved), waits - len(ledger.entries) * _IN_GRAPH),
+            # The later waits may stay, or end too.
+            min(sum(saved) * _real(ledger), saving),
+            saving,
             waits,
         )
 
 
 class _Chain(NamedTuple):
-    """Launches that one kernel can do: their pass and operations, where they are, their time, one kernel's least, what it saves, and their number."""
+    """Launches that one kernel can do: their pass and operations, where they are, what one kernel saves in seconds, and the launches."""
 
     direction: str
     names: tuple[str, ...]
     site: str
     module: str
-    time: float
     least: float
     saving: float
-    launches: int
+    most: float
+    entries: tuple[Entry, ...]
+
+    @property
+    def fewer(self) -> int:
+        """The launches that one kernel saves."""
+        return len(self.entries) - 1
 
 
 def _fusable(step: Step, ledger: Ledger, device: Device) -> list[_Chain]:
@@ -187,8 +234,12 @@ def _fused(step: Step, chain: Sequence[Entry], device: Device) -> _Chain:
         else:
             operators.append(operator)
             needs.append(_bytes(operator, entry))
-    # Each link writes a tensor that the next operator reads.
-    links = sum(2 * min(_largest(operators[later]), needs[later - 1]) for later in range(1, len(needs)))
+    # Each link writes a tensor that the next operator reads: one on other sizes reads another.
+    links = sum(
+        2 * min(_largest(after), need)
+        for before, after, need in zip(operators, operators[1:], needs, strict=False)
+        if {math.prod(shape) for shape in before.shapes} & {math.prod(shape) for shape in after.shapes}
+    )
     again = sum(
         _largest(operator) * (2 if "backward" in operator.name else 1)
         for operator in operators
@@ -197,16 +248,18 @@ def _fused(step: Step, chain: Sequence[Entry], device: Device) -> _Chain:
     moved = max(sum(needs) - links + again, *map(_largest, operators), 0.0)
     rate, fastest = _rates(device, moved)
     time = sum(entry.share for entry in chain)
+    usual = max(_SHORTEST, *(entry.least for entry in chain))
+    fair = min(max(sum(entry.least for entry in chain) / time if time else 0.0, _FAIR), _GOOD)
     names = tuple(dict.fromkeys(_operation(operator.outer or operator.name) for operator in operators))
     return _Chain(
         operators[0].direction,
         names,
         next(filter(None, (operator.site for operator in operators)), ""),
         _common([operator.module for operator in operators]),
-        time,
-        max(moved / fastest, _IN_GRAPH),
-        time - max(moved / rate / (_GOOD_ACROSS if again else _GOOD), _SHORTEST, *(entry.least for entry in chain)),
-        len(chain),
+        max(time - max(moved / rate / fair, usual), 0.0),
+        time - max(moved / rate / _GOOD, usual),
+        time - max(moved / fastest, _IN_GRAPH),
+        tuple(chain),
     )
 
 
@@ -225,8 +278,10 @@ def _fusions(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
             "fuse",
             f"Fuse {_listed(names)} into one kernel{f' in {where}' if where else ''}{' (backward)' if direction == BACKWARD else ''}"
             f"{f', {len(found)} times' if len(found) > 1 else ''}",
+            sum(chain.least for chain in found),
             sum(chain.saving for chain in found),
-            sum(chain.time - chain.least for chain in found),
+            sum(chain.most for chain in found),
+            fewer=sum(chain.fewer for chain in found),
         )
 
 
@@ -238,31 +293,44 @@ def _compile(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
     common = _common([chain.module for chain in chains])
     # A list of modules is not called.
     place = common if "." in common and any(operator.module == common for operator in step.operators) else ""
-    shorter = sum(chain.saving for chain in chains)
-    launches = sum(entry.launch.kind == KERNEL for entry in ledger.entries) - sum(
-        chain.launches - 1 for chain in chains
-    )
-    waits = _waits(ledger)
-    late = min(max(_ENTER + launches * _CALL - (ledger.busy - shorter), 0.0), waits)
     padded = list(_padding(step, ledger, device))
-    shorter += sum(one.saving for one in padded)
+    kernels: list[_Chain | Suggestion] = [*chains, *padded]
+    slowest, shorter, shortest = (sum(getattr(one, of) for one in kernels) for of in ("least", "saving", "most"))
+    left = 1 - sum(chain.fewer for chain in chains) / len(ledger.entries)
+    waits = _waits(ledger)
+    # The CPU needs for each launch that is left what it needs now.
+    cpu, slow = (time * left for time in _cpu(step, ledger))
+    busy = ledger.busy - shorter
+    saving = ledger.step - max(busy + ledger.parts["idle"] + ledger.parts["gaps"] * left, cpu)
+    least = min(slowest, max(ledger.step - slow, 0.0))
     fuses = f"which fuses {len(chains)} chains of small kernels{' and pads products' if padded else ''}"
     # At most, small kernels outside of chains join products, and convolutions reach their roofs.
-    most = waits + sum(one.bound for one in padded) - sum(chain.least for chain in chains)
-    convolved = 0.0
+    most = waits + shortest
+    convolved, chained = 0.0, {entry.place for chain in chains for entry in chain.entries}
     for entry in ledger.entries:
         name = step.operator(entry.launch).name
         convolves = _CONVOLUTION.search(name)
-        most += entry.share if _small(step, entry) else entry.above if convolves else 0.0
+        alone = entry.place not in chained and _small(step, entry)
+        most += entry.share if alone else entry.above if convolves else 0.0
         convolved += entry.share if convolves or _NORM.search(name) else 0.0
     sure = convolved < _CONVOLVED * ledger.busy
     unsure = "" if sure else ", and makes convolutions and their norms faster or slower"
     text = f"Compile {place or 'the model'} (torch.compile), {fuses}{unsure}"
-    yield Suggestion("compile", text, shorter + waits - late, most, place, sure)
-    if late >= WORTH * ledger.step and _is_loop(step):
-        saving = shorter + max(waits - launches * _IN_GRAPH, 0.0)
+    yield Suggestion("compile", text, least if sure else 0.0, saving, most, place)
+    if cpu > busy and _is_loop(step):
+        # The optimizer is not part of the model's graphs.
+        ends = waits - sum(
+            (gap.cpu + gap.launch) * _real(ledger)
+            for gap in ledger.gaps
+            if gap.before is not None and step.operator(step.launches[gap.before]).direction == OPTIMIZER
+        )
+        captured = sum(step.operator(entry.launch).direction != OPTIMIZER for entry in ledger.entries) * left
+        least, saving = (
+            chained + max(ends - captured * gap, 0.0)
+            for chained, gap in ((slowest, _IN_GRAPH_MOST), (shorter, _IN_GRAPH))
+        )
         text = f"Compile the model with CUDA graphs (torch.compile(mode='reduce-overhead')), {fuses} and ends waits for the CPU"
-        yield Suggestion("graph", text, saving, most, sure=sure)
+        yield Suggestion("graph", text, least if sure else 0.0, saving, most)
 
 
 def _is_loop(step: Step) -> bool:
@@ -308,7 +376,7 @@ def _library(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
         solved = step_problems.solver(operator) if operator.name.startswith("aten::") and not operator.flops else None
         if solved and entry.launch.kind == KERNEL:
             by_problem.setdefault(solved, []).append(entry)
-    groups: dict[tuple[str, str], list[tuple[float, float, step_problems.Evidence]]] = {}
+    groups: dict[tuple[str, str], list[tuple[float, float, float, step_problems.Evidence]]] = {}
     for solved, entries in by_problem.items():
         time = sum(entry.share for entry in entries)
         if time < WORTH * ledger.step / MOST:
@@ -318,15 +386,16 @@ def _library(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
         if known and time > known.seconds * calls:
             floors = sum(entry.least for entry in entries)
             groups.setdefault((solved.kernel, solved.direction), []).append(
-                (time - known.seconds * calls, time - floors, known)
+                (max(time - known.most * calls, 0.0), time - known.seconds * calls, time - floors, known)
             )
     for (kernel, direction), found in groups.items():
-        known = found[0][2]
+        known = found[0][3]
         yield Suggestion(
             "library",
             f"Use Tilescope's {kernel}{' (backward)' if direction == BACKWARD else ''}, recorded at {known.workload} (run {known.run})",
-            sum(saving for saving, _, _ in found),
-            sum(bound for _, bound, _ in found),
+            sum(least for least, *_ in found),
+            sum(saving for _, saving, *_ in found),
+            sum(most for _, _, most, _ in found),
             kernel,
         )
 
@@ -348,19 +417,18 @@ def _optimizer(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestio
         / 2
     )
     hbm = roofs.roof(device, "hbm")
-    floor = time * _FUSED_PASSES / _ADAM_PASSES
-    good = floor
-    if held and hbm and device.multiprocessors:
-        size = 2 if any(half in entries[0].launch.name for half in ("BFloat16", "Half")) else 4
-        floor = _FUSED_PASSES * held / hbm.value
-        good = max(floor / _GOOD, held / size / (_ADAM_RATE * device.multiprocessors))
-    saving = max(time - good, 0.0)
+    floor = _FUSED_PASSES * held / hbm.value if held and hbm else time * _FUSED_PASSES / _ADAM_PASSES
+    # Elements of 16 bits are more operations for the same bytes.
+    half = any(half in entries[0].launch.name for half in ("BFloat16", "Half"))
+    least, saving = (max(time - floor / share, 0.0) for share in (_FAIR, _FAIR if half else _GOOD))
     yield Suggestion(
         "optimizer",
         f"Give the optimizer, whose {units.several(len(entries), 'launch', 'launches')} pass over the parameters about "
         f"{_ADAM_PASSES} times instead of {_FUSED_PASSES}, fused=True",
+        least,
         saving,
         time - floor + _waits(ledger),
+        fewer=len(entries) - 1,
     )
 
 
@@ -378,17 +446,19 @@ def _tf32(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
         return
     time = sum(entry.share for entry, _ in found)
     # A short product does not become shorter by a faster pipe.
-    least = good = 0.0
+    quickest = good = fair = 0.0
     for entry, operations in found:
         moved = (step.operator(entry.launch).bytes_needed or 0.0) * entry.launch.part
         usual, fastest = _rates(device, moved)
-        least += min(entry.share, max(operations / rate.value, moved / fastest))
+        quickest += min(entry.share, max(operations / rate.value, moved / fastest))
         good += min(entry.share, max(operations / rate.value / _GOOD_PRODUCT, moved / usual, _PRODUCT_LEAST))
+        fair += min(entry.share, max(operations / rate.value / _FAIR, moved / usual / _FAIR, _PRODUCT_LEAST))
     yield Suggestion(
         "dtype",
         f"Let {units.several(len(found), 'fp32 product')} use TF32, not the CUDA cores (torch.set_float32_matmul_precision('high'))",
+        time - fair,
         time - good,
-        time - least,
+        time - quickest,
     )
 
 
@@ -409,19 +479,22 @@ def _padding(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
     rate = roofs.roof(device, "bf16")
     if not odd or rate is None:
         return
-    usual = rates[len(rates) // 2] if rates else rate.value * 0.5
-    by_shape: dict[tuple[tuple[int, ...], ...], list[tuple[float, float]]] = {}
+    usual = rates[len(rates) // 2] if rates else rate.value * _FAIR
+    slow = min(usual, rate.value * _FAIR)
+    by_shape: dict[tuple[tuple[int, ...], ...], list[tuple[float, float, float]]] = {}
     for entry, operator, flops in odd:
-        by_shape.setdefault(operator.shapes, []).append((entry.share - flops / usual, entry.share - entry.least))
+        saves = (max(entry.share - flops / slow, 0.0), entry.share - flops / usual, entry.share - entry.least)
+        by_shape.setdefault(operator.shapes, []).append(saves)
     for shapes, found in by_shape.items():
-        saving = sum(saved for saved, _ in found)
+        least, saving, most = (sum(saves) for saves in zip(*found, strict=True))
         sizes = " by ".join("×".join(map(str, shape)) for shape in shapes if len(shape) > 1)
         if saving > 0:
             yield Suggestion(
                 "padding",
                 f"Pad the product {sizes} to multiples of {_ALIGNED} ({units.several(len(found), 'time')})",
+                least,
                 saving,
-                sum(bound for _, bound in found),
+                most,
             )
 
 
@@ -444,7 +517,9 @@ def _copies(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
         yield Suggestion(
             "copy",
             f"Avoid {what}{at}, which only copies ({units.several(len(entries), 'time')}): read the other layout, or write it at once",
-            time * 0.9,
+            # What reads the other layout may become as much slower.
+            0.0,
+            time,
             time,
         )
 

@@ -63,9 +63,10 @@ class Problem:
 
 
 class Evidence(NamedTuple):
-    """A recorded time of a kernel in seconds, at the workload of the recording with that id."""
+    """A recorded time of a kernel in seconds, at the workload of the recording with that id, and the most that it can take at the asked size."""
 
     seconds: float
+    most: float
     workload: str
     run: str
 
@@ -163,7 +164,9 @@ def evidence(solved: Solved, device: str) -> Evidence | None:
     near = min(fitting, key=lambda one: abs(math.log(_size(one[0]) / asked)), default=None)
     if near is None or not 1 / _FAR <= _size(near[0]) / asked <= _FAR:
         return None
-    return Evidence(near[1] * asked / _size(near[0]), near[0], near[2])
+    scaled = near[1] * asked / _size(near[0])
+    # A smaller size takes no longer, and a larger one grows at most with its elements.
+    return Evidence(scaled, max(near[1], scaled), near[0], near[2])
 
 
 @functools.cache

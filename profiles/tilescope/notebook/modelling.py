@@ -185,7 +185,7 @@ class Trials:
 
 
 def _about(tried: Tried, number: int, one: next_steps.Suggestion) -> Tried:
-    return dataclasses.replace(tried, number=number, text=one.text, predicted=one.saving if one.sure else 0.0)
+    return dataclasses.replace(tried, number=number, text=one.text, predicted=one.predicted)
 
 
 class _MeasuredError(BaseException):
@@ -215,7 +215,7 @@ def step_of(measured: Measured) -> tuple[Step | None, list[str]]:
     step, notes = counted(step, measured)
     if measured.stacks and (stacks := _read(measured.stacks)):
         step = with_sites(step, stacks)
-    return dataclasses.replace(step, plain=measured.plain, overhead=measured.seconds), notes
+    return dataclasses.replace(step, plain=measured.plain, cpu=measured.cpu, overhead=measured.seconds), notes
 
 
 def kept(measured: Measured, title: str, folder: Path, trials: Trials | None = None, script: str = "") -> ModelProfile:

@@ -95,7 +95,7 @@ class Step:
     """A step.
 
     ``window`` is its time on the GPU in the trace, from its first launch to the next step's. ``plain`` is its time without a profiler,
-    None where that is not known. ``next_call`` is when the CPU called the next step's first launch. ``away`` are the times in which the
+    ``cpu`` the CPU's from one step to the next; None where they are not known. ``next_call`` is when the CPU called the next step's first launch. ``away`` are the times in which the
     CPU was outside PyTorch. ``found`` says what the step is, ``windows`` are those of all traced steps. ``overhead`` maps a pass of
     the profiler to its seconds for a step. ``tried`` are suggestions that were applied.
     ``power`` has a step's ``energy`` in joules, the mean ``power`` and the ``power_limit`` in watts, and the ``sm_clock``.
@@ -106,6 +106,7 @@ class Step:
     window: float
     found: str = ""
     plain: float | None = None
+    cpu: float | None = None
     next_call: float | None = None
     away: tuple[tuple[float, float], ...] = ()
     stops: tuple[Stop, ...] = ()
