@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import logging
 import time
@@ -15,9 +16,8 @@ from typing import Any
 
 import panel as pn
 from tilescope.jobs import plan, supervisor
-from tilescope.table.case import Case
-
-from tilescope_dashboard.session import script_run
+from tilescope.notebook import script_jobs
+from tilescope.table.case import Case, readable
 
 LOG = logging.getLogger(__name__)
 
@@ -82,12 +82,12 @@ class JobManager:
     """Runs requests one after another on the server's event loop, and notifies watchers of changes.
 
     ``planner``, ``run`` and ``script`` are ``tilescope.jobs.plan.plan``, ``tilescope.jobs.supervisor.run`` and
-    ``script_run.profile``; tests give their own.
+    ``tilescope.notebook.script_jobs.profile``; tests give their own.
     """
 
     def __init__(
         self, planner: Callable[..., Any] = plan.plan, run: Callable[..., Any] = supervisor.run,
-        script: Callable[..., Any] = script_run.profile,
+        script: Callable[..., Any] = script_jobs.profile,
     ) -> None:  # fmt: skip
         self.jobs: list[JobState] = []
         self._plan, self._run, self._script = planner, run, script
@@ -113,7 +113,7 @@ class JobManager:
     def start_script(self, script: Path) -> JobState:
         """As ``start``, for the launches of a person's script."""
         state = JobState(next(self._numbers), script.name)
-        return self._queue(state, lambda: self._script(script, lambda event: self._on_event(state, event)))
+        return self._queue(state, lambda: self._profile_script(script, state))
 
     def _queue(self, state: JobState, work: Callable[[], Awaitable[Path]]) -> JobState:
         self.jobs.append(state)
@@ -160,7 +160,22 @@ class JobManager:
         job = await self._plan(request)
         state.of, state.doing = len(job.cases) * len(job.collectors), "starting the worker"
         self._tell()
-        folder: Path = await self._run(job, lambda event: self._on_event(state, event))
+        folder: Path = await self._run(job, functools.partial(self._on_event, state))
+        return folder
+
+    async def _profile_script(self, script: Path, state: JobState) -> Path:
+        def print_line(output: bytes) -> None:
+            for line in filter(None, map(str.strip, output.decode(errors="replace").splitlines())):
+                self._on_event(state, {"event": "case", "doing": line})
+
+        print_line(f"running {script.name}".encode())
+        told = functools.partial(self._on_event, state)
+        made: tuple[Any, Path, str] = await self._script(
+            str(script), {}, title=script.name, on_event=told, on_output=print_line
+        )
+        _, folder, ended = made
+        if ended:
+            state.unfinished = f"{ended}: its launches until then were profiled"
         return folder
 
     async def _follow(self, work: Callable[[], Awaitable[Path]], state: JobState) -> None:
@@ -188,7 +203,7 @@ class JobManager:
             self._tell()
 
     def _on_event(self, state: JobState, event: Mapping[str, Any]) -> None:
-        kind = event["event"]
+        kind, event = event["event"], {**event, "case": readable(event.get("case", ""))}
         state.index, state.of = event.get("index", state.index), event.get("of", state.of)
         if event.get("doing"):
             state.doing = " · ".join(str(event[key]) for key in ("collector", "case", "doing") if event.get(key))
