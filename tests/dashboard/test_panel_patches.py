@@ -16,7 +16,6 @@ from tilescope_dashboard.panel_patches import (
     gone,
     page_address,
     page_lifetime,
-    parameter_copies,
 )  # fmt: skip
 
 
@@ -48,18 +47,6 @@ def test_an_address_is_taken_apart(host: str | None, uri: str | None, found: dic
     href = f"http:{f'//{host}' if host else ''}{uri or ''}"
     assert page_address.parts("http", host, uri) == {"protocol": "http:", "href": href, **found}
     assert set(found) <= set(pn.io.location.Location.param)
-
-
-def test_copied_parameter_is_as_params_own_copy() -> None:
-    parameters = [own for kind in (pmui.Select, pmui.Page, pn.pane.HTML) for own in kind.param.objects().values()]
-    owner = pmui.Select()
-    for parameter in parameters:
-        theirs, ours = (make(parameter, owner) for make in (parameter_copies._params_copy, parameter_copies.copied))
-        assert type(ours) is type(theirs)
-        for field in type(theirs)._all_slots_:
-            one, other = getattr(theirs, field), getattr(ours, field)
-            assert one == other, field
-            assert (one is getattr(parameter, field)) == (other is getattr(parameter, field)), field
 
 
 def test_resources_are_panels_and_gathered_once() -> None:

@@ -9,5 +9,4 @@ FOR = {
     "callback_checks": ("bokeh", "3.9.2"), "component_files": ("panel", "1.9.4"), "connections": ("panel", "1.9.4"),
     "gone": ("panel", "1.9.4"), "grown_pages": ("bokeh", "3.9.2"), "model_defaults": ("bokeh", "3.9.2"),
     "page_address": ("panel", "1.9.4"), "page_lifetime": ("panel", "1.9.4"), "page_resources": ("panel", "1.9.4"),
-    "parameter_copies": ("param", "2.4.2"),
 }  # fmt: skip

@@ -29,11 +29,10 @@ from tilescope_dashboard.panel_patches import (
     model_defaults,
     page_address,
     page_resources,
-    parameter_copies,
 )  # fmt: skip
 
 _PATCHES = (
-    callback_checks, connections, gone, grown_pages, model_defaults, page_address, page_resources, parameter_copies,
+    callback_checks, connections, gone, grown_pages, model_defaults, page_address, page_resources,
 )  # fmt: skip
 #: Allocations before the youngest generation is collected. A page alone makes over 100,000 objects.
 _YOUNG = 20_000
