@@ -32,33 +32,28 @@ export function render({model, el}) {
   }
 
   function fill() {
-    const held = root.contains(el.getRootNode().activeElement?.closest("[data-stage]"))
+    const held = root.contains(el.getRootNode().activeElement?.closest("[name=stage]"))
     // The text is escaped where it is written.
     root.innerHTML = model.markup
     show(mark())
     show(root.querySelector(".source tr.chosen"))
-    if (held) root.querySelector('[data-stage][aria-checked="true"]')?.focus()
+    if (held) root.querySelector("[name=stage]:checked")?.focus()
   }
 
+  root.addEventListener("change", event => { model.stage = event.target.value })
   root.addEventListener("click", event => {
-    const stage = event.target.closest("[data-stage]"), row = event.target.closest("tr[data-line]")
-    if (stage) model.stage = stage.dataset.stage
+    const row = event.target.closest("tr[data-line]")
     if (row) choose(row)
   })
 
-  const STEPS = {ArrowDown: 1, ArrowUp: -1, ArrowRight: 1, ArrowLeft: -1}
+  const STEPS = {ArrowDown: 1, ArrowUp: -1, Enter: 0, " ": 0}
   root.addEventListener("keydown", event => {
-    const at = event.target.closest(".source tr[data-line], [data-stage]"), sideways = /Right|Left/.test(event.key)
-    if (!at || !(event.key in STEPS || (at.dataset.line && ["Enter", " "].includes(event.key)))) return
-    if (at.dataset.line ? sideways : !sideways) return
+    const at = event.target.closest(".source tr[data-line]")
+    if (!at || !(event.key in STEPS)) return
     event.preventDefault()
-    const all = at.dataset.line ? rows("source") : [...root.querySelectorAll("[data-stage]")]
-    const place = all.indexOf(at) + (STEPS[event.key] ?? 0)
-    if (at.dataset.stage) model.stage = all.at(place % all.length).dataset.stage
-    else if (all[place]) {
-      all[place].focus()
-      choose(all[place])
-    }
+    const all = rows("source"), row = all[all.indexOf(at) + STEPS[event.key]]
+    row?.focus()
+    if (row) choose(row)
   })
 
   model.on("markup", fill)

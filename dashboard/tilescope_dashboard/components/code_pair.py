@@ -100,8 +100,7 @@ def elsewhere(rows: pd.DataFrame, file: str, columns: Sequence[LineColumn]) -> s
 def assembly(stage: str, known: Iterable[str], lines: Sequence[Text], say: str = "") -> str:
     """One stage's listing below tabs of the ``known`` stages; ``say`` if there is no listing."""
     tabs = "".join(
-        f'<button role="radio" data-stage="{name}" aria-checked="{str(name == stage).lower()}" '
-        f'tabindex="{0 if name == stage else -1}">{label}</button>'
+        f'<label><input type="radio" name="stage" value="{name}"{" checked" if name == stage else ""}>{label}</label>'
         for name, label in STAGES.items()
         if name in known
     )
