@@ -29,7 +29,7 @@ SAMPLES = [
 
 @pytest.fixture
 def sampler(nvml: ModuleType, in_runs: None, monkeypatch: pytest.MonkeyPatch) -> Sampler:
-    one = Sampler(lambda: nvml, period=0.02)
+    one = Sampler(nvml, period=0.02)
     monkeypatch.setattr(live, "sampler", lambda: one)
     return one
 

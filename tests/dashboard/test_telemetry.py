@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import pynvml
 import pytest
 from tilescope_dashboard.data.telemetry import REASONS, Reader, Sampler, held, slowed
 
@@ -55,13 +56,12 @@ def test_reasons_in_words(reasons: int | None, said: str, down: bool) -> None:
 
 
 def test_every_reason_bit_is_nvmls() -> None:
-    pynvml = pytest.importorskip("pynvml")
     assert max(REASONS) == pynvml.nvmlClocksEventReasonDisplayClockSetting
     assert sum(REASONS) == pynvml.nvmlClocksEventReasonAll
 
 
 def test_it_samples_while_somebody_watches_and_not_after(nvml: ModuleType) -> None:
-    sampler = Sampler(lambda: nvml, period=0.01)
+    sampler = Sampler(nvml, period=0.01)
     assert not sampler.running and sampling() == 0
     first, second = sampler.watch(), sampler.watch()
     until(lambda: len(sampler.samples(1)) > 3)
@@ -81,7 +81,7 @@ def test_it_samples_while_somebody_watches_and_not_after(nvml: ModuleType) -> No
 
 
 def test_a_pause_leaves_no_line_across_it(nvml: ModuleType) -> None:
-    sampler = Sampler(lambda: nvml, period=0.01)
+    sampler = Sampler(nvml, period=0.01)
     leave = sampler.watch()
     until(lambda: sampler.samples(0))
     leave()
@@ -96,7 +96,7 @@ def test_a_pause_leaves_no_line_across_it(nvml: ModuleType) -> None:
 
 def test_without_a_driver_or_a_gpu_it_says_why(nvml: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "nvmlDeviceGetCount", lambda: 0)
-    sampler = Sampler(lambda: nvml)
+    sampler = Sampler(nvml)
     sampler.watch()()
     assert sampler.error == "the NVIDIA driver lists no GPU"
 
@@ -109,7 +109,7 @@ def test_without_a_driver_or_a_gpu_it_says_why(nvml: ModuleType, monkeypatch: py
 
 
 def test_gpu_off_the_bus_ends_the_sampling_in_words(nvml: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    sampler = Sampler(lambda: nvml, period=0.01)
+    sampler = Sampler(nvml, period=0.01)
     leave = sampler.watch()
     until(lambda: sampler.samples(1))
 

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pynvml
+
 LOG = logging.getLogger(__name__)
 
 #: Seconds between two samples, and the number that is kept.
@@ -138,20 +140,11 @@ def _times(factor: float, value: Any) -> float | None:
     return None if value is None else float(value) * factor
 
 
-def load() -> Any:
-    """The module ``pynvml``. Raises TelemetryError where it is not installed."""
-    try:
-        import pynvml  # noqa: PLC0415 - a machine without it still opens runs
-    except ImportError as error:
-        raise TelemetryError("nvidia-ml-py is not installed: pip install nvidia-ml-py") from error
-    return pynvml
-
-
 class Sampler:
     """Keeps the last ``KEPT`` samples of every GPU, taken by a thread that ends with the last watcher."""
 
-    def __init__(self, load: Callable[[], Any] = load, period: float = PERIOD) -> None:
-        self._load, self._period = load, period
+    def __init__(self, nvml: Any = pynvml, period: float = PERIOD) -> None:
+        self._nvml, self._period = nvml, period
         self._lock, self._watchers = threading.Lock(), set[object]()
         self._stop: threading.Event | None = None
         self._rings: dict[int, deque[Sample]] = {}
@@ -186,7 +179,7 @@ class Sampler:
 
     def _start(self) -> None:
         try:
-            reader = Reader(self._load())
+            reader = Reader(self._nvml)
         except TelemetryError as error:
             self.error = str(error)
             return
