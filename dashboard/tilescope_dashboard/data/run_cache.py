@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Hashable, Iterable
@@ -144,6 +145,13 @@ def claimed(folder: Path) -> tuple[list[dict[str, Any]], str]:
         loaded = _open(folder)
         _CLAIMED[key] = claims.of_run(loaded), claims_text.provenance([loaded])
     return _CLAIMED[key]
+
+
+def read_claims(folders: Iterable[Path]) -> None:
+    """Cache ``claimed`` of each folder but those of damaged runs."""
+    for folder in folders:
+        with contextlib.suppress(store.StoreError, OSError):
+            claimed(folder)
 
 
 def written(folders: Iterable[Path]) -> Written:

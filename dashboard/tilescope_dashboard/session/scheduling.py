@@ -1,9 +1,9 @@
-"""Schedule a session's work: at its next tick, step by step, after the browser has painted, once the page is loaded, or in idle time."""
+"""Schedule a session's work: at its next tick, beside it in a thread, after the browser has painted, once the page is loaded, or in idle time."""
 
 from __future__ import annotations
 
+import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -33,40 +33,26 @@ def next_tick(action: Callable[[], Any]) -> None:
         action()
 
 
-#: Milliseconds between two steps of long work, in which other requests are answered; and where nobody waits for the result.
-_BREATH, _LONG_BREATH = 5, 250
-#: Documents with steps under way.
-_STEPPING: weakref.WeakSet[Any] = weakref.WeakSet()
+#: Sessions take turns: they often wait for the same work.
+_TURN = threading.Lock()
 
 
-def stepping() -> bool:
-    """Whether any open session has ``step_by_step`` work under way."""
-    contexts = [doc.session_context for doc in _STEPPING]
-    return any(context is not None and not context.destroyed for context in contexts)
-
-
-def step_by_step(step: Callable[[], bool], urgent: Callable[[], bool]) -> None:
-    """Call ``step`` until it returns False, each time in its own tick; without a session in one go.
-
-    ``urgent`` is called before each step: True, when somebody waits for the result, shortens the pause.
-    """
+def beside(work: Callable[[], Any], then: Callable[[], Any]) -> None:
+    """Call ``work`` in a thread, and ``then`` at the session's tick after it; without a session both at once."""
     if not in_session():
-        while step():
-            pass
+        work()
+        then()
         return
     doc = pn.state.curdoc
 
-    def turn() -> None:
-        if step():
-            later()
-        else:
-            _STEPPING.discard(doc)
+    def take_turn() -> None:
+        try:
+            with _TURN:
+                work()
+        finally:
+            doc.add_next_tick_callback(then)
 
-    def later() -> None:
-        doc.add_timeout_callback(turn, _BREATH if urgent() else _LONG_BREATH)
-
-    _STEPPING.add(doc)
-    later()
+    threading.Thread(target=take_turn, name="tilescope-beside", daemon=True).start()
 
 
 #: Milliseconds in which the browser paints what was sent before.
@@ -140,7 +126,7 @@ class IdleWork:
         return session is None or bool(session.connection_count)
 
     def _turn(self) -> None:
-        busy = time.monotonic() - self._due > _LATE or stepping() or not self._looked_at()
+        busy = time.monotonic() - self._due > _LATE or not self._looked_at()
         self._pause = min(2 * self._pause, _LONGEST) if busy else self._usual
         if busy:
             self._wait()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,11 @@ from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.exports import stem
 from tilescope_dashboard.data.recordings import Question, Recording
 from tilescope_dashboard.figures.style import Theme
-from tilescope_dashboard.session.scheduling import in_session, step_by_step
+from tilescope_dashboard.session.scheduling import beside, in_session
 from tilescope_dashboard.session.state import OF_ALL, State
 from tilescope_dashboard.topics.sentence import Sentence
 
 LOG = logging.getLogger(__name__)
-_ENDED = object()
 
 
 class View(layout.Part):
@@ -217,45 +216,30 @@ class View(layout.Part):
             of_file = f"<p>This run is a file of {escape(tool)}, which does not have it.</p>"
             self.whose.object = of_file if tool else self.otherwise()
 
-    def read_each(
-        self, folders: Sequence[Path], read: Callable[[Path], object], show: Callable[[Sequence[Path]], object]
-    ) -> None:
-        """Read the runs whose claims are not cached, one per step, so that other sessions are served, then ``show`` all; unless
-        other runs are requested meanwhile.
-        """
+    def read_claims(self, folders: Sequence[Path], show: Callable[[Sequence[Path]], object]) -> None:
+        """Read the claims of the runs that are not cached, beside the sessions, then ``show`` all; unless others are requested meanwhile."""
         self._asked = folders
         unread = [folder for folder in folders if not run_cache.has_claimed(folder)]
-
-        def steps() -> Iterator[None]:
-            for folder in unread:
-                if folders is not self._asked:
-                    return
-                read(folder)
-                yield
-            if folders is self._asked:
-                show(folders)
-
         if not unread:
             show(folders)
             return
-        left = steps()
-        step_by_step(
-            lambda: self._attempt(lambda: next(left, _ENDED)) is not _ENDED,
-            urgent=lambda: self.state.view == self.name_in_address,
-        )
 
-    def _attempt(self, action: Callable[[], object]) -> object:
-        """Return the result of ``action``. An error is shown in the view."""
+        def shown() -> None:
+            if folders is self._asked:
+                self._attempt(lambda: show(folders))
+
+        beside(functools.partial(run_cache.read_claims, unread), shown)
+
+    def _attempt(self, action: Callable[[], object]) -> None:
+        """Call ``action``. An error is shown in the view."""
         try:
-            result = action()
+            action()
             self.trouble.visible = False
         except Exception as error:
             LOG.exception("view %s", self.name_in_address)
             said = f"{type(error).__name__}: {error}"
             self.trouble.object = html_text.notice("error", "This view could not be drawn.", said)
             self.trouble.visible = True
-            return _ENDED
-        return result
 
     def _changed(self, *events: param.parameterized.Event) -> None:
         # A new run may answer a question that the open one does not.

@@ -45,7 +45,7 @@ class Claims(View):
         asked = [s.path for s in reversed(self.state.runs) if s.recorded and not s.error]
         if not all(map(has_claimed, asked)):
             self.say_nothing(topic.reading(len(asked)))
-        self.read_each(asked, claimed, self._show)
+        self.read_claims(asked, self._show)
 
     def _show(self, asked: Sequence[Path]) -> None:
         self._rows = best_claims(written(asked))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from tilescope_dashboard.components.choice import standings
 from tilescope_dashboard.components.link_table import link_table
 from tilescope_dashboard.data import catalog
 from tilescope_dashboard.data.kernel_cases import case_name
-from tilescope_dashboard.data.run_cache import Written, best_claims, claimed, has_claimed, written
+from tilescope_dashboard.data.run_cache import Written, best_claims, has_claimed, written
 from tilescope_dashboard.session.scheduling import AfterPaint
 from tilescope_dashboard.session.state import HOME
 from tilescope_dashboard.topics import claims as claims_topic
@@ -78,7 +77,7 @@ class Home(View):
         unread = {name for run in runs if not has_claimed(run.path) for name in run.kernels}
         if unread:
             self._show(asked, unread)
-        self.read_each(asked, _read, self._show)
+        self.read_claims(asked, self._show)
 
     def _show(self, folders: Sequence[Path], unread: Collection[str] = ()) -> None:
         families = ((entry["name"], entry.get("family", "")) for entry in self.state.catalog or catalog.known())
@@ -130,12 +129,6 @@ class Home(View):
     def _open(self, row: pd.Series) -> None:
         case = case_name(("triton", row["pass"], row["workload"])) if isinstance(row["pass"], str) else ""
         self.state.go_to(kernel=row["kernel"], case=case, **({"run": row["run"]} if row["run"] else {}))
-
-
-def _read(folder: Path) -> None:
-    """Read the claims of a run, unless it is damaged, which the list of runs reports."""
-    with contextlib.suppress(store.StoreError, OSError):
-        claimed(folder)
 
 
 @functools.lru_cache(maxsize=8)
