@@ -34,16 +34,9 @@ function within(element, place) {
   return element !== null && element !== undefined
 }
 
-function* views(roots) {
-  for (const view of roots) {
-    yield view
-    yield* views(view.children?.() ?? [])
-  }
-}
-
 function move(canvas, key) {
   const host = canvas.getRootNode().host
-  const figure = [...views(window.Bokeh?.index ?? [])].find(view => view.model.type === "Figure" &&
+  const figure = window.Bokeh?.index.query_one(view => view.model.type === "Figure" &&
     (view.el === host || view.shadow_el?.contains(host) || view.canvas_view?.el === host))
   if (!figure || figure.model.x_range.type === "FactorRange") return
   if (MOVES[key] === null) return figure.reset()

@@ -18,10 +18,9 @@ function (opens) {
 
   // The server gets the number of a row that is opened, not its place: it may have filled the table again. Bokeh has no other use
   // for tags; the time is there for who opens a row twice.
-  const all = function* (views) { for (const view of views) { yield view; yield* all(view.children?.() ?? []) } }
   const numberOf = row => this.getRow(row).getData().index
   const open = row => {
-    const source = [...all(window.Bokeh.index)].find(({tabulator}) => tabulator === this)?.model.source
+    const source = window.Bokeh.index.query_one(({tabulator}) => tabulator === this)?.model.source
     if (source) source.tags = [numberOf(row), performance.now()]
   }
   // The choice of a row that opens is the browser's alone. Panel, which knows of none, takes it away when it fills the table.
