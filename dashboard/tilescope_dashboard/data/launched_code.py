@@ -26,7 +26,7 @@ def launched(loaded: LoadedRun, kernel: str, case: KernelCase) -> dict[str, Line
     texts = loaded.sources.get(kernel, {})
     if not any(plain_name(name) in text for name in own for text in texts.values()):
         return {}
-    defined = {name: functions(text) for name, text in texts.items()}
+    defined = {name: definitions(text) for name, text in texts.items()}
     known = {node.name: node for nodes in defined.values() for node in nodes if node.decorator_list}
     reached = _reached(map(plain_name, own), known)
     found = {
@@ -41,7 +41,7 @@ def launched(loaded: LoadedRun, kernel: str, case: KernelCase) -> dict[str, Line
     return {name: lines for name, lines in found.items() if lines}
 
 
-def _reached(first: Iterable[str], known: Mapping[str, ast.FunctionDef]) -> set[str]:
+def _reached(first: Iterable[str], known: Mapping[str, ast.AST]) -> set[str]:
     """The names among ``known`` that are ``first``, or used by one that is reached."""
     reached, left = set[str](), [name for name in first if name in known]
     while left:
@@ -52,10 +52,10 @@ def _reached(first: Iterable[str], known: Mapping[str, ast.FunctionDef]) -> set[
     return reached
 
 
-def functions(text: str) -> list[ast.FunctionDef]:
-    """The top-level functions of a file; none where it cannot be parsed."""
+def definitions(text: str) -> list[ast.FunctionDef | ast.ClassDef]:
+    """The top-level functions and classes of a file; none where it cannot be parsed."""
     try:
-        return [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+        return [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     except (SyntaxError, ValueError):
         return []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ from tilescope.table.sources import MEASURED, SOURCES
 from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.data.frames import with_first
 from tilescope_dashboard.data.kernel_cases import case_name
-from tilescope_dashboard.data.launched_code import span
+from tilescope_dashboard.data.launched_code import definitions, span
 from tilescope_dashboard.data.units import write
 from tilescope_dashboard.topics.sentence import Sentence
 
@@ -163,11 +162,7 @@ def excerpt(text: str, lines: Iterable[int]) -> list[tuple[int, int]]:
     It is the whole file where a line is outside of them, or where the text cannot be parsed.
     """
     wanted, count = set(lines), len(text.splitlines())
-    try:
-        nodes = ast.parse(text).body
-    except (SyntaxError, ValueError):
-        return [(1, count)]
-    spans = [span(node) for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    spans = map(span, definitions(text))
     held = [(first, last) for first, last in spans if any(first <= line <= last for line in wanted)]
     covered = {line for first, last in held for line in range(first, last + 1)}
     return held if wanted and wanted <= covered else [(1, count)]
