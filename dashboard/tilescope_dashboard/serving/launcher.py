@@ -19,13 +19,7 @@ def tile() -> dict[str, Any]:
     It fills in ``{unix_socket}`` and ``{base_url}``.
     """
     return {
-        "command": [
-            sys.executable,
-            "-m",
-            "tilescope_dashboard.serving.launcher",
-            "{unix_socket}",
-            f"{{base_url}}{NAME}",
-        ],
+        "command": [sys.executable, "-m", __name__, "{unix_socket}", f"{{base_url}}{NAME}"],
         "unix_socket": True,
         # The server adds its prefix to every address itself.
         "absolute_url": True,
