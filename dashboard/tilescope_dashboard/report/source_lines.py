@@ -87,24 +87,16 @@ def hottest_lines(shown: Listing, most: int) -> tuple[pd.DataFrame, tuple[Column
     values = [topic.by_line(shown.rows, column) for column in shown.columns]
     order = values[0].sort_values(ascending=False, kind="stable").index[:most]
     texts = shown.text.splitlines()
-    told = [
-        (
-            "line",
-            "line",
-            [line if file == shown.file else f"{names.readable(file)}:{line}" for file, line in order],
-            "text",
-        )
-    ]
+    lines = [line if file == shown.file else f"{names.readable(file)}:{line}" for file, line in order]
+    told: dict[Column, list[Any]] = {Column("line", "line"): lines}
     for number, (column, series) in enumerate(zip(shown.columns, values, strict=True)):
-        unit = LINE_METRICS[column.metric].unit
-        told.append((f"value{number}", f"{column.label} ({column.source})", series.reindex(order).tolist(), unit))
-        told.append((f"share{number}", "share", topic.shares(series).reindex(order).tolist(), "ratio"))
-    code = [texts[n - 1].strip() if file == shown.file and n <= len(texts) else "" for file, n in order]
-    told.append(("code", "code", code, "text"))
-    return (
-        pd.DataFrame({name: of for name, _, of, _ in told}),
-        tuple(Column(name, title, unit) for name, title, _, unit in told),
-    )
+        value = Column(f"value{number}", f"{column.label} ({column.source})", LINE_METRICS[column.metric].unit)
+        told[value] = series.reindex(order).tolist()
+        told[Column(f"share{number}", "share", "ratio")] = topic.shares(series).reindex(order).tolist()
+    told[Column("code", "code")] = [
+        texts[n - 1].strip() if file == shown.file and n <= len(texts) else "" for file, n in order
+    ]
+    return pd.DataFrame({column.name: of for column, of in told.items()}), tuple(told)
 
 
 def _spans(text: str, lines: pd.Series) -> tuple[tuple[int, int], ...]:
