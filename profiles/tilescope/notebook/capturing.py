@@ -132,6 +132,10 @@ class Capture:
             said.append(f"no GPU is here, so nothing was timed: {', '.join(untimed)} returned NaN")
         if self._assumed and self._assumed.answers.replayed:
             said.append("no GPU is here, so CUDA graphs launch once, when they are captured: replays change no values")
+        if self._assumed and self._assumed.asked_to_compile and self.records:
+            said.append(
+                "no GPU is here, so functions of torch.compile ran uncompiled: kernels that it would make are missing"
+            )
         seen: dict[str, None] = {}
         for kernel in self._recorder.kernels:
             for record in kernel.records:
