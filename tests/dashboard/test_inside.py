@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tilescope.collectors.lanes import collector
+from tilescope.collectors.lanes import collector, trace
 from tilescope.models import lanes as model
 from tilescope.models.compare import Side
 from tilescope.notebook.opened_run import Profile
@@ -16,6 +16,7 @@ from tilescope_dashboard.figures import lanes as figures
 from tilescope_dashboard.figures.style import LIGHT
 from tilescope_dashboard.report.build import build
 from tilescope_dashboard.session.state import State
+from tilescope_dashboard.topics import lanes as topic
 from tilescope_dashboard.views.inside import Inside
 
 from .conftest import field
@@ -74,6 +75,18 @@ def test_inside_draws_lanes_and_arrows_and_says_the_longest_wait() -> None:
     assert shown.table.filled["critical"].sum() == pytest.approx(1)
     assert not shown.other.visible
     assert shown.traces.objects[0].label == "Chrome trace of the lanes"
+
+
+def test_sentence_says_how_long_programs_run_and_what_has_no_records() -> None:
+    data = trace.load(FIXTURES / "hopper.trace.json.gz")
+    spans, (told,) = trace.spans(data), data.launches
+    lines = trace.by_line(spans).assign(critical=0.0)
+    for longest, without, said, silent in (
+        (150e-6, ["copy"], ("Its programs run for 150 µs of that", "No records are of copy"), ()),
+        (300e-6, [], (), ("programs run for", "No records")),
+    ):
+        text = topic.sentence(model.Lanes(spans, [told | {"longest": longest, "without": without}]), 0, lines).text
+        assert all(one in text for one in said) and not any(one in text for one in silent)
 
 
 @pytest.mark.usefixtures("folder")

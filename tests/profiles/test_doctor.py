@@ -74,7 +74,7 @@ def test_absent_tools_say_where_to_get_them(monkeypatch):
         ({"torch": "2.15.0", "triton": "3.9.0"}, (3, 14), True, "conflicts of tl.histogram are not predicted"),
         ({"torch": "2.10.0", "triton": "3.6.0"}, (3, 12), False, "torch 2.10 is older than 2.11"),
         ({"torch": "2.16.0", "triton": "3.6.0"}, (3, 12), True, "torch 2.16 is newer than 2.15"),
-        ({"torch": "2.14.1", "triton": "3.8.0"}, (3, 13), True, "lanes need Triton 3.7 or older, here is 3.8.0"),
+        ({"torch": "2.14.1", "triton": "3.10.0"}, (3, 13), True, "lanes need Triton 3.9 or older, here is 3.10.0"),
         ({"torch": "2.13.0", "triton": "3.6.0"}, (3, 15), True, "python 3.15 is newer than 3.14"),
         ({"torch": "2.13.0", "triton": "3.6.0"}, (3, 10), False, "python 3.10 is older than 3.11"),
         ({"torch_error": "absent"}, (3, 12), True, "that were tried"),

@@ -108,20 +108,17 @@ def recorded(turns, begin=1000):
 def test_records_without_work_between_share_a_moment():
     # The loop's stretch has one read for the end of the wait and the start of the product.
     assert LOWERED.stretches == [[[0, 2], [3]], [[4], [5, 6], [7]], [[8], [9], [10], [11], [1]]]
-    assert LOWERED.text.count("%clock") == 10
+    assert LOWERED.text.count("%clock") == 10 + 2
     assert "tilescope" not in LOWERED.text
 
 
 def test_what_the_code_writes_is_decoded():
     programs = recorded(turns=2)
     assert [one.number for one in programs] == [0, 1, 2, 3]
-    # The last warp to end ends the program.
-    assert [(one.sm, one.start, one.end) for one in programs[2:]] == [
-        (5, 1 << 40 | n, 1 << 40 | n + 32) for n in (2, 3)
-    ]
+    # The last warp to end ends the program, whose first read of the clock is at its start.
+    assert {(one.sm, one.cycles) for one in programs} == {(5, 240)}
     assert buffer.spans(programs[0].warps[1]) == [
-        (0, 1100, 1220), (1, 1100, 1110), (2, 1120, 1130), (3, 1130, 1140), (2, 1150, 1160), (3, 1160, 1170),
-        (4, 1180, 1190), (5, 1200, 1210),
+        (0, 110, 230), (1, 110, 120), (2, 130, 140), (3, 140, 150), (2, 160, 170), (3, 170, 180), (4, 190, 200), (5, 210, 220),
     ]  # fmt: skip
     assert programs[0].lost == [0, 0]
 
@@ -136,6 +133,32 @@ def test_records_beyond_the_room_are_counted():
 @pytest.mark.parametrize("begin", [(1 << 32) - 130, (1 << 32) - 25])
 def test_a_clock_that_begins_anew_goes_on(begin):
     # The clock of 32 bits begins anew between the two warps' first reads, or in the first warp.
-    first, second = (own[:, 2].tolist() for own in recorded(1, begin)[0].warps)
-    assert first[0] == begin and first == sorted(first)
-    assert second[0] == begin + 100 and second == sorted(second)
+    (program, *_) = recorded(1, begin)
+    first, second = (own[:, 2].tolist() for own in program.warps)
+    assert first[0] == 10 and first == sorted(first)
+    assert second[0] == 110 and second == sorted(second)
+    assert program.cycles == 210
+
+
+def heads(*programs):
+    """Heads of programs with one warp: SM, nanoseconds of start and end by a timer that steps by 1,000, and cycles at 1.5 GHz."""
+    found = np.zeros((len(programs), lowering.first(1)), np.uint32)
+    for head, (sm, start, end) in zip(found, programs, strict=True):
+        clock = (1 << 32) - 2000 + sm * 12_345  # each SM has its own, which begins anew
+        head[[2, 4, 6]] = sm, start // 1000 * 1000, (clock + start * 3 // 2) % (1 << 32)
+        head[[lowering.HEAD + 1, lowering.HEAD + 2]] = (clock + end * 3 // 2) % (1 << 32), end // 1000 * 1000
+    return found
+
+
+def test_short_programs_have_their_length_by_the_clock_of_their_sm():
+    launch = [(sm, 100 + turn * 1300, 1300 + turn * 1300) for sm in range(4) for turn in range(2)]
+    # The timer says 1,000 and 2,000 ns, and that the second begins as the first ends.
+    found = buffer.times(heads(*launch), rate=1.5)
+    assert (found.end - found.start).tolist() == [1200] * 8
+    assert (found.step, found.longest, found.rate) == (1000, 2500, 1.5)
+    assert found.start.tolist() == [0, 1300] * 4
+    # Without a rate the timer's is taken, which a long launch tells well.
+    assert buffer.times(heads(*launch)).rate == pytest.approx(1.5, rel=0.3)
+    long = [(sm, turn * 25_000 + sm * 300, turn * 25_000 + 24_500) for sm in range(4) for turn in range(4)]
+    assert buffer.times(heads(*long), rate=1.9).rate == pytest.approx(1.5, rel=buffer.EXACT)
+    assert np.isnan(buffer.times(heads((0, 100, 900))).rate)

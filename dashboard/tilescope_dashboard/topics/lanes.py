@@ -69,9 +69,16 @@ def sentence(lanes: model.Lanes, launch: int, found: pd.DataFrame) -> Sentence:
         parts.append(
             f"The kernel takes {write(plain, 'second')} without records and {slow / plain:.2f}× as long with them, so short spans look longer than they are."
         )
-    kinds = told["kinds"]
-    if isinstance(kinds, list) and len(kinds) < len(records.KINDS):
-        parts.append(f"Only {', '.join(kinds)} have records (--lanes-slowdown allows more).")
+        ran = told.get("longest")
+        if isinstance(ran, float) and ran < slow:
+            parts.append(
+                f"Its programs run for {write(ran, 'second')} of that: the launch starts and ends in the rest."
+            )
+    without = told.get("without")
+    if isinstance(without, list) and without:
+        parts.append(
+            f"No records are of {', '.join(without)}, which slow it down too much (--lanes-slowdown allows more)."
+        )
     count = own["program"].nunique()
     parts.append(f"{count} of the launch's programs {'were' if count > 1 else 'was'} sampled.")
     return Sentence(f"{told['function']}: {title}", " ".join(parts))

@@ -19,11 +19,25 @@ LONG = 5e-4
 _REST, _LONGEST = 2.0, 0.05
 #: Approximate cycles of the GPU's clock in a second, for ``torch.cuda._sleep``.
 _CYCLES = 2e9
+#: The shorter of two sleeps, in seconds, whose difference tells the clock.
+_SPIN = 5e-5
 
 
 def sleep(seconds: float) -> None:
     """Keeps the current stream busy for about so many seconds, at little power. The call is asynchronous."""
     torch.cuda._sleep(int(seconds * _CYCLES))  # type: ignore[no-untyped-call]
+
+
+def clock() -> float:
+    """The hertz of the GPU's clock right after what is queued: the time of sleeps of known cycles."""
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(3)]  # type: ignore[no-untyped-call]
+    sleep(_SPIN)  # meanwhile the CPU queues the rest
+    for mark, seconds in zip(marks, (_SPIN, 5 * _SPIN, 0.0), strict=True):
+        mark.record()
+        sleep(seconds)
+    torch.cuda.synchronize()
+    short, long = (marks[at].elapsed_time(marks[at + 1]) for at in range(2))
+    return float(4 * _SPIN * _CYCLES / (long - short) * 1e3)
 
 
 def rest(call: Callable[[], Any]) -> float:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from tilescope.collectors.lanes.lowering import HEAD, MARK, WARP, Stretch, first, words_of
 
 _LAP = 1 << 32
+#: The error with which a launch tells the rate of the SMs' clock, a ratio.
+EXACT = 0.02
 
 
 class Damaged(ValueError):
@@ -17,16 +21,15 @@ class Damaged(ValueError):
 
 @dataclass(frozen=True)
 class Program:
-    """The records of a program. Times of its ``start`` and ``end`` are the GPU's global nanoseconds.
+    """The records of a program, which took so many ``cycles`` of its SM's clock.
 
-    ``warps`` has an array for each warp with a row for each record: scope, whether it ends the scope, and the SM's cycles.
+    ``warps`` has an array for each warp with a row for each record: scope, whether it ends the scope, and cycles after the program began.
     ``lost`` words of a warp's records had no room, which are its last.
     """
 
     number: int
     sm: int
-    start: int
-    end: int
+    cycles: int
     warps: list[np.ndarray]
     lost: list[int]
 
@@ -37,18 +40,17 @@ def program(words: np.ndarray, warps: int, stretches: list[Stretch]) -> Program:
         raise Damaged("no program wrote this part of the buffer")
     head = words[None, : first(warps)]
     room = int(words[3]) // 4 // warps
-    found, lost, zero = [], [], None
+    found, lost, zero = [], [], int(words[6])
     for warp in range(warps):
         count = int(counts(head)[0, warp])
         own = _records(words[first(warps) + warp * room :][: min(count, room)], stretches)
         if len(own):
             # A record holds 32 bits of the clock, which goes forward in a warp. All warps begin within half a lap.
-            zero = own[0, 2] if zero is None else zero
-            begins = zero + (own[0, 2] - zero + _LAP // 2) % _LAP - _LAP // 2
+            begins = (own[0, 2] - zero + _LAP // 2) % _LAP - _LAP // 2
             own[:, 2] = begins + np.concatenate([[0], np.cumsum(np.diff(own[:, 2]) % _LAP)])
         found.append(own)
         lost.append(max(0, count - room))
-    return Program(int(words[1]), int(words[2]), int(begun(head)[0]), int(ended(head)[0]), found, lost)
+    return Program(int(words[1]), int(words[2]), int(cycles(head)[0]), found, lost)
 
 
 def counts(heads: np.ndarray) -> np.ndarray:
@@ -56,18 +58,50 @@ def counts(heads: np.ndarray) -> np.ndarray:
     return heads[:, HEAD::WARP]
 
 
-def begun(heads: np.ndarray) -> np.ndarray:
-    """The global nanoseconds at which each program began."""
-    return _times(heads[:, 4], heads[:, 5])
-
-
-def ended(heads: np.ndarray) -> np.ndarray:
-    """The global nanoseconds at which the last warp of each program ended."""
-    found: np.ndarray = _times(heads[:, HEAD + 2 :: WARP], heads[:, HEAD + 3 :: WARP]).max(axis=1)
+def cycles(heads: np.ndarray) -> np.ndarray:
+    """The cycles from each program's start to the end of its last warp."""
+    found: np.ndarray = (heads[:, HEAD + 1 :: WARP] - heads[:, 6:7]).max(axis=1).astype(np.int64)
     return found
 
 
-def _times(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+class Times(NamedTuple):
+    """When the programs of a launch ran: nanoseconds of their ``start`` and ``end`` after the launch's first began, and their ``sm``.
+
+    They are exact within an SM. SMs share a timer that goes forward by ``step`` nanoseconds, about 1,000 on an H200 (NaN if it did not),
+    which may be their error between SMs. An SM ran programs for at most ``longest`` nanoseconds. ``rate`` is cycles in a nanosecond.
+    """
+
+    start: np.ndarray
+    end: np.ndarray
+    sm: np.ndarray
+    step: float
+    longest: float
+    rate: float
+
+
+def times(heads: np.ndarray, rate: float = math.nan) -> Times:
+    """When the programs with these heads ran, all of them within a second. ``rate`` is for a launch too short to tell it to ``EXACT``."""
+    start, end = _shared(heads[:, 4], heads[:, 5]), _shared(heads[:, HEAD + 2 :: WARP], heads[:, HEAD + 3 :: WARP])
+    order = np.argsort(start, kind="stable")
+    _, places, turn = np.unique(heads[order, 2], return_index=True, return_inverse=True)
+    first, sm = order[places], turn[np.argsort(order)]
+    begun = (heads[:, 6] - heads[first, 6][sm]).view(np.int32).astype(np.int64)
+    ran, until, least = np.zeros((3, len(first)), np.int64)
+    np.minimum.at(least, sm, begun)
+    begun -= least[sm]
+    ended = begun + cycles(heads)
+    np.maximum.at(ran, sm, ended)
+    np.maximum.at(until, sm, end.max(axis=1))
+    whole = int((until - start[first]).sum())
+    steps = np.diff(np.unique(np.append(start, end)))
+    step = float(steps.min()) if len(steps) else math.nan
+    if whole and (math.isnan(rate) or step * len(first) <= EXACT * whole):
+        rate = float(ran.sum()) / whole
+    after = (start[first] - start.min())[sm]
+    return Times(after + begun / rate, after + ended / rate, sm, step, float(ran.max()) / rate, rate)
+
+
+def _shared(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     found: np.ndarray = low.astype(np.int64) | high.astype(np.int64) << 32
     return found
 
@@ -99,15 +133,3 @@ def spans(records: np.ndarray) -> list[tuple[int, int, int]]:
             begun = opened.pop(scope)
             found.append((scope, begun, cycle))
     return sorted(found, key=lambda span: (span[1], -span[2]))
-
-
-def rate(programs: list[Program]) -> float:
-    """Cycles of the SM's clock in a nanosecond, from the longest program of which no record was lost; NaN where there is none."""
-    best, longest = float("nan"), 0
-    for one in programs:
-        known = [own for own in one.warps if len(own)]
-        if known and not any(one.lost) and one.end - one.start > longest:
-            longest = one.end - one.start
-            cycles = max(own[-1, 2] for own in known) - min(own[0, 2] for own in known)
-            best = float(cycles) / longest or float("nan")
-    return best

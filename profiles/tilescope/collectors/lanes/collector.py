@@ -26,7 +26,7 @@ from tilescope.table.case import Case
 
 SUFFIX = ".trace.json.gz"
 #: The newest Triton whose compiler takes the records.
-NEWEST_TRITON = (3, 7)
+NEWEST_TRITON = (3, 9)
 
 #: Seconds of each kernel on the GPU by name: a call's sum, for each of several calls.
 Durations = Mapping[str, list[float]]
@@ -52,10 +52,11 @@ def unavailable() -> str | None:
 
 
 def unserved(triton: str) -> str | None:
-    """Why lanes cannot be recorded with this release of Triton, or None: with later ones no lanes were recorded yet."""
+    """Why lanes cannot be recorded with this release of Triton, or None: no later one was compiled with records yet."""
     if tuple(map(int, triton.split(".")[:2])) <= NEWEST_TRITON:
         return None
-    return f"lanes need Triton {'.'.join(map(str, NEWEST_TRITON))} or older, here is {triton}"
+    newest = ".".join(map(str, NEWEST_TRITON))
+    return f"lanes need Triton {newest} or older, here is {triton}: pip install 'triton<={newest}'"
 
 
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
@@ -70,16 +71,14 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     run()
     observe.once(run, out, case)
     try:
-        found = recorded(run, case.kernel, _durations, float(settings.get("lanes_slowdown", AIM)))
+        found = recorded(run, case.kernel, Machine(), float(settings.get("lanes_slowdown", AIM)))
     except records.NotRecordable as error:
         raise NotApplicable(str(error)) from None
     out.write_bytes(gzip.compress(json.dumps(found, separators=(",", ":")).encode(), mtime=0))
 
 
-def recorded(
-    run: Callable[[], Any], name: str, timed: Callable[[Callable[[], Any]], Durations], aim: float = AIM
-) -> dict[str, Any]:
-    """The trace of a call of the kernel ``name``, which ``timed`` times. Raises NotApplicable, NotRecordable.
+def recorded(run: Callable[[], Any], name: str, gpu: Machine, aim: float = AIM) -> dict[str, Any]:
+    """The trace of a call of the kernel ``name``, with a cold L2. Raises NotApplicable, NotRecordable.
 
     The kinds with records are the most with which the kernels take up to ``aim`` times as long; the fewest where none do.
     """
@@ -87,7 +86,7 @@ def recorded(
 
     from tilescope.collectors.lanes import recording  # noqa: PLC0415
 
-    plain = timed(run)
+    plain = gpu.timed(run)
     levels, slowdown = list(records.LEVELS), 1.0
     room, most = recording.ROOM, recording.LARGEST
     while levels:
@@ -106,7 +105,7 @@ def recorded(
                 room = wanted
                 continue
             made.keeping = False
-            slow = timed(run)
+            slow = gpu.timed(run)
             names = {launched.function for launched in made.launches}
             slowdown = _sum(slow, names) / _sum(plain, names)
             levels = records.fewer(levels, recording.operations(made.launches))
@@ -115,8 +114,8 @@ def recorded(
             made.launches.clear()
             made.keeping, made.left_out = True, 0
             run()
-            torch.cuda.synchronize()
-            return sampling.trace(made.launches, plain, slow, sorted(kinds), left_out=made.left_out)
+            clock = gpu.clock()
+            return sampling.trace(made.launches, plain, slow, sorted(kinds), left_out=made.left_out, clock=clock)
     raise NotApplicable(_REFUSED.format(name, slowdown, SLOWDOWN))
 
 
@@ -124,28 +123,38 @@ def _sum(seconds: Durations, names: set[str]) -> float:
     return sum(float(np.median(seconds[name])) for name in names if seconds.get(name)) or float("nan")
 
 
-def _durations(run: Callable[[], Any]) -> Durations:
-    """The durations of a call with a cold L2."""
-    import torch  # noqa: PLC0415
-    from torch.autograd.profiler import profile  # noqa: PLC0415
+class Machine:
+    """The GPU, which times calls with a cold L2."""
 
-    from tilescope.collectors.lanes import recording  # noqa: PLC0415
-    from tilescope.execution import cold  # noqa: PLC0415
+    def __init__(self) -> None:
+        from tilescope.execution import cold  # noqa: PLC0415 (it imports torch)
 
-    flush = cold.Flush()
-    run()
-    with profile(use_device="cuda", use_kineto=True) as profiler:
-        for _ in range(REPETITIONS):
-            with recording.unrecorded():
-                flush()
-            run()
-            torch.cuda.synchronize()
-    found: dict[str, list[float]] = {}
-    for event in profiler.kineto_results.events():
-        if event.device_type() == torch.autograd.DeviceType.CUDA:  # type: ignore[attr-defined]
-            found.setdefault(event.name(), []).append(event.duration_ns() * 1e-9)
-    # A kernel that a call launches several times counts with their sum.
-    return {name: _by_call(times) for name, times in found.items()}
+        self._flush, self.clock = cold.Flush(), cold.clock
+
+    def flush(self) -> None:
+        """Empties the L2."""
+        from tilescope.collectors.lanes import recording  # noqa: PLC0415
+
+        with recording.unrecorded():
+            self._flush()
+
+    def timed(self, run: Callable[[], Any]) -> Durations:
+        """The durations of a call."""
+        import torch  # noqa: PLC0415
+        from torch.autograd.profiler import profile  # noqa: PLC0415
+
+        run()
+        with profile(use_device="cuda", use_kineto=True) as profiler:
+            for _ in range(REPETITIONS):
+                self.flush()
+                run()
+                torch.cuda.synchronize()
+        found: dict[str, list[float]] = {}
+        for event in profiler.kineto_results.events():
+            if event.device_type() == torch.autograd.DeviceType.CUDA:  # type: ignore[attr-defined]
+                found.setdefault(event.name(), []).append(event.duration_ns() * 1e-9)
+        # A kernel that a call launches several times counts with their sum.
+        return {name: _by_call(times) for name, times in found.items()}
 
 
 def _by_call(times: list[float]) -> list[float]:
@@ -179,10 +188,15 @@ def rows(data: trace.Trace, case: Case) -> pd.DataFrame:
 
 @bounded_reading.parser
 def remark(artefact: Path) -> str:
-    """A note on launches without lanes; empty where all have them."""
+    """A note on launches without lanes and operations without records; empty where all have them."""
     data = trace.load(artefact)
     count, left = len(data.launches), data.left_out
-    return f"lanes: the call's first {count} launches have them, {left} do not: memory is full" if left else ""
+    said = [f"the call's first {count} launches have them, {left} do not: memory is full"] if left else []
+    if without := sorted({kind for told in data.launches for kind in told.get("without", ())}):
+        said.append(
+            f"no records of {', '.join(without)}, which slow the kernel down too much (--lanes-slowdown allows more)"
+        )
+    return f"lanes: {'; '.join(said)}" if said else ""
 
 
 @bounded_reading.parser

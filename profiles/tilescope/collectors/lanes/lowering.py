@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 #: Words at the start of a program's part of the buffer: a mark, the program, its SM, bytes of records, the global time when it began
-#: (two words), and two that are empty. Then each warp has a count of its records' words, a word that is empty, and the global time when it
-#: ended. Each warp's records follow.
+#: (two words), the SM's clock then, and one that is empty. Then each warp has a count of its records' words, and the SM's clock and the
+#: global time when it ended. Each warp's records follow.
 HEAD, WARP, MARK = 8, 4, 0xDEADBEEF
 #: Words of an aligned store.
 _WORDS = 4
@@ -101,6 +101,8 @@ _START = (
     + _PLACE
     + """
 	mov.u64 %tsg, %globaltimer;
+	mov.u32 %tsp, %clock;
+	@%tsf st.global.b32 [%tsb+24], %tsp;
 	mov.u32 %tsp, %smid;
 	@%tsf st.global.v2.b32 [%tsb], {{ 0x{mark:X}, %tsn }};
 	mov.u32 %tsn, {given};
@@ -118,9 +120,10 @@ _END = (
     + """
 	setp.ge.s32 %tsl, %tso, 0;
 	mov.u64 %tsg, %globaltimer;
+	mov.u32 %tsp, %clock;
 	mad.wide.u32 %tsb, %tsw, 16, %tsb;
 	shr.u32 %tso, %tso, 2;
-	@%tsl st.global.b32 [%tsb+32], %tso;
+	@%tsl st.global.v2.b32 [%tsb+32], {{ %tso, %tsp }};
 	@%tsl st.global.b64 [%tsb+40], %tsg;
 """
 )

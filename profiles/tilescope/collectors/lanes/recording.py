@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ class TooLarge(Exception):
 class Launched:
     """A launch with records: its kernel, its grid, its warps, what each scope's number stands for, and the code's stretches.
 
-    ``buffer`` has ``size`` bytes for each program.
+    ``buffer`` has ``size`` bytes for each program. Operations of the kinds ``without`` have no records.
     """
 
     function: str
@@ -54,6 +54,7 @@ class Launched:
     stretches: list[lowering.Stretch]
     size: int
     buffer: Any = None
+    without: Sequence[str] = ()
 
 
 @dataclass
@@ -143,13 +144,13 @@ def _launcher(made: Recording) -> Iterator[None]:
         launcher.recorded = None
         if known := made.compiled.get(metadata.hash):
             stretches = made.lowered[metadata.hash].stretches
-            launcher.recorded = metadata.name, known.file, metadata.num_warps, known.scopes, stretches
+            launcher.recorded = metadata.name, known, metadata.num_warps, stretches
 
     def called(launcher: Any, x: int, y: int, z: int, *args: Any) -> Any:
         if recorded := getattr(launcher, "recorded", None):
-            name, file, warps, scopes, stretches = recorded
-            size = launcher.profile_scratch_size
-            made.current = Launched(name, file, (x, y, z), warps, scopes, stretches, size)
+            name, known, warps, stretches = recorded
+            size, grid = launcher.profile_scratch_size, (x, y, z)
+            made.current = Launched(name, known.file, grid, warps, known.scopes, stretches, size, without=known.without)
         return call(launcher, x, y, z, *args)
 
     def allocate(size: int, _alignment: int, _stream: int | None) -> Any:

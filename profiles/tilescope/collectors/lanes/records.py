@@ -115,11 +115,15 @@ class Operation:
 
 @dataclass(frozen=True)
 class Recorded:
-    """TTGIR with marks, and what each scope's number stands for: a recorded operation, the program or a partition."""
+    """TTGIR with marks, and what each scope's number stands for: a recorded operation, the program or a partition.
+
+    Operations of the kinds ``without`` have no records.
+    """
 
     text: str
     scopes: list[Operation | str]
     file: str
+    without: list[str]
 
     @property
     def operations(self) -> list[Operation]:
@@ -137,8 +141,7 @@ def insert(text: str, kinds: Collection[str] = frozenset(KINDS)) -> Recorded:
         raise NotRecordable("the kernel calls a function that is not inlined: take noinline off it")
     walk = _Walk(file, kinds, one_return=len(re.findall(r"^\s*tt\.return\b", text, re.MULTILINE)) == 1)
     lines = list(walk.lines(text))
-    walk.link()
-    return Recorded("\n".join(lines), walk.scopes, file)
+    return Recorded("\n".join(lines), walk.scopes, file, walk.link())
 
 
 def _file(text: str) -> str:
@@ -278,8 +281,8 @@ class _Walk:
         """The allocation that a view of a barrier is part of."""
         return self._roots.get(value, value)
 
-    def link(self) -> None:
-        """Finds what each wait waits for."""
+    def link(self) -> list[str]:
+        """Finds what each wait waits for. Returns the kinds of operations without records."""
         for one in self._all:
             if one.kind != WAIT:
                 continue
@@ -289,6 +292,7 @@ class _Walk:
                 made = [(o.name, o.line) for o in self._all if o.name == _AWAITED.get(one.operation)]
             copies = [pair for pair in made if pair[0] != "arrive at barrier"]
             one.awaits = list(dict.fromkeys(copies or made))
+        return sorted({one.kind for one in self._all}.difference(self.kinds))
 
 
 def _barrier(operation: str, text: str) -> str:

@@ -22,7 +22,7 @@ ARITHMETIC = "arithmetic"
 KINDS = (*records.KINDS, ARITHMETIC)
 #: A lane is ``launch program warp``. ``group`` is the warp's partition. ``awaits`` says what the span waits for, with its line.
 #: ``least`` is the seconds that a product takes at its pipe's rate, 0 where that is not known.
-#: ``start`` and ``end`` are seconds after the launch's first sampled program began.
+#: ``start`` and ``end`` are seconds after the launch's first program began.
 COLUMNS = [
     "launch", "function", "program", "warp", "group", "kind", "name", "line", "operation", "awaits", "barrier", "arrives",
     "pending", "least", "start", "end",
