@@ -166,8 +166,8 @@ def critical_path(spans: pd.DataFrame, arrows: pd.DataFrame) -> pd.DataFrame:
 def programs(spans: pd.DataFrame, launch: int) -> dict[int, Program]:
     """The sampled programs of a launch by their numbers."""
     found = {}
-    for number in spans.loc[spans["launch"] == launch, "program"].unique():
-        own = program(spans, launch, number)
+    for number, of_program in spans[spans["launch"] == launch].groupby("program", sort=False):
+        own = program(of_program, launch, number)
         found[int(number)] = Program(own, led := arrows(own), critical_path(own, led))
     return found
 

@@ -143,8 +143,10 @@ def frame(rows: Iterable[tuple[Any, ...]]) -> pd.DataFrame:
 def _of_launch(events: Mapping[str, np.ndarray], launch: int, told: Mapping[str, Any]) -> Iterator[_Lane]:
     """The lanes of a launch."""
     operations = {int(number): known for number, known in told["operations"].items()}
-    scopes = {int(number): name for number, name in told["scopes"].items()}
-    partitioned = any(name.startswith(records.PARTITION) for name in scopes.values())
+    scopes: dict[str, list[int]] = {}
+    for scope, name in told["scopes"].items():
+        scopes.setdefault(name, []).append(int(scope))
+    partitioned = any(name.startswith(records.PARTITION) for name in scopes)
     numbers = pd.Index(operations, dtype=int)
     own = {name: values[events["launch"] == launch] for name, values in events.items()}
     order = np.lexsort((own["end"], own["start"], own["warp"], own["program"]))
@@ -154,9 +156,9 @@ def _of_launch(events: Mapping[str, np.ndarray], launch: int, told: Mapping[str,
         number, start, end = (own[name][at] for name in ("operation", "start", "end"))
         code = numbers.get_indexer(number)
         known = code >= 0
-        partition = max((operations[one]["partition"] for one in set(number[known])), default="")
+        partition = max((operations[one]["partition"] for one in np.unique(number[known])), default="")
         partition = partition or (_DEFAULT if partitioned else "")
-        outer = np.array([scopes.get(one) == partition for one in number])
+        outer = np.isin(number, scopes.get(partition, ()))
         outer = outer if outer.any() else ~known if (~known).any() else known
         whole = start[outer].min(), end[outer].max()
         spans = _without_gaps(code[known], start[known], end[known], *whole)
