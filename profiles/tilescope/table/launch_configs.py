@@ -7,7 +7,7 @@ collectors may see different choices. Pure; imports neither torch nor triton.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -120,22 +120,25 @@ def chosen(cases: Iterable[CaseValues], launched: pd.DataFrame | None) -> list[s
     that only the compiler saw is marked as predicted.
     """
     found: dict[tuple[str, ...], str] = {}
-    table = frame([]) if launched is None else launched
-    for key, rows in table[table["config"] == ""].groupby(CASE_COLUMNS, sort=False):
-        seen = {source: _text(rows[rows["source"] == source]) for source in _ORDER}
+    table = frame([]) if launched is None else launched[launched["config"] == ""]
+    # Pairs of a function and its config in the order of launches, without repetitions, by case and source.
+    each: dict[tuple[str, ...], dict[str, dict[tuple[str, str], None]]] = {}
+    columns = [*CASE_COLUMNS, "source", "function", "launched", "autotuned"]
+    for *key, source, function, whole, tuned in table[columns].itertuples(index=False, name=None):
+        each.setdefault(tuple(key), {}).setdefault(source, {})[function, tuned or whole] = None
+    for case, of_source in each.items():
+        seen = {source: _text(list(of_source[source])) for source in _ORDER if source in of_source}
         measured = {source: text for source, text in seen.items() if text and source in MEASURED}
         if len(set(measured.values())) > 1:
-            found[key] = "; ".join(f"{text} ({source})" for source, text in measured.items())
-        elif measured or seen["compiler"]:
-            found[key] = next(iter(measured.values()), f"{seen['compiler']} (predicted)")
+            found[case] = "; ".join(f"{text} ({source})" for source, text in measured.items())
+        elif measured or seen.get("compiler"):
+            found[case] = next(iter(measured.values()), f"{seen.get('compiler')} (predicted)")
     return [found.get(tuple(case.key[name] for name in CASE_COLUMNS), "") for case in cases]
 
 
-def _text(rows: pd.DataFrame) -> str:
-    """The configs of a case's launches as one text, by function where they differ. Equal ones are listed once."""
-    texts = rows["autotuned"].where(rows["autotuned"] != "", rows["launched"])
-    each = list(dict.fromkeys(zip(rows["function"], texts, strict=True)))
+def _text(each: Sequence[tuple[str, str]]) -> str:
+    """The configs of a case's functions, pairs of a name and a text, as one text: by function where there are several."""
     if len(each) == 1:
-        return str(each[0][1])
+        return each[0][1]
     told = [f"{function}: {text}" for function, text in each[:_MOST]]
     return "; ".join([*told, f"and {len(each) - _MOST} more"] if len(each) > _MOST else told)
