@@ -133,6 +133,50 @@ def test_suggestions_chain_of_adds_is_fused_once():
     assert found.saving == pytest.approx(48 * US - 96e6 / 4.8e12 / 0.85)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"), [("aten::mul", ["fuse"]), ("aten::_addmm_activation", []), ("aten::_cudnn_rnn", [])]
+)
+def test_library_kernels_are_no_part_of_a_chain(name, said):
+    of = step(*(launch(40 * n, 40) for n in range(4)), window=160)
+    assert kinds(dataclasses.replace(of, operators=(dataclasses.replace(ADD, name=name, outer=name),))) == said
+
+
+def test_chain_on_other_sizes_passes_nothing_on():
+    other = dataclasses.replace(ADD, shapes=((3_000_000,),) * 2, bytes_needed=36e6)
+    of = Step((launch(0, 12), launch(12, 9, operator=1)), (ADD, other), 21 * US)
+    # 84 MB stay 84 MB, so one kernel at 10/12 of the roof takes as long as two.
+    assert kinds(of) == []
+
+
+def test_fused_operators_are_named_by_their_own_names():
+    inner = [dataclasses.replace(ADD, name=f"aten::{name}", outer="aten::layer") for name in ("mul", "add")]
+    of = Step((launch(0, 12), launch(12, 12, operator=1)), tuple(inner), 24 * US)
+    (found,) = next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)
+    assert found.text.startswith("Fuse mul, add into one kernel")
+
+
+@pytest.mark.parametrize(
+    ("least", "saving", "most", "told"),
+    [
+        (9, 9.5, 9.4, "saves about 9.5 µs (9.5 % of the step)"),
+        (6, 8, 9, "saves about 8.0 µs (8.0 % of the step), between 6.0 µs and 9.0 µs"),
+        (8, 8, 12, "saves at least 8.0 µs (8.0 % of the step), at most 12 µs"),
+        (4, 7, 12, "saves at least 4.0 µs (4.0 % of the step), at most 12 µs"),
+        (1, 7, 12, "saves at most 12 µs (12 % of the step), perhaps nothing"),
+    ],
+)
+def test_suggestion_tells_how_sure_it_is(least, saving, most, told):
+    one = next_steps.Suggestion("fuse", "Fuse", least * US, saving * US, most * US)
+    assert one.line(100 * US) == f"Fuse: {told}"
+
+
+def test_change_saves_no_more_than_the_cpu_allows():
+    of = step(launch(0, 40), launch(40, 40), window=80, cpu=76 * US)
+    (found,) = next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)
+    # One launch of two is left, for which the CPU needs 38 µs.
+    assert found.kind == "fuse" and found.least <= found.saving == pytest.approx(42 * US)
+
+
 @pytest.mark.parametrize(("slow", "said"), [(17, True), (10.5, False)])
 def test_beside_kernel_is_slower_only_where_it_is(slow, said):
     def reduce(start, duration):

@@ -179,12 +179,16 @@ def test_step_is_predicted_for_another_gpu_and_never_as_measured(tmp_path, capsy
     said = capsys.readouterr().out
     assert "A step on NVIDIA H100 80GB HBM3 is predicted to take" in said
     assert "each kernel keeps its distance from its roof" in said
+    assert "above roof" in said and "no case gave a result" not in said and "nothing was measured" not in said
     (folder,) = (tmp_path / "runs").iterdir()
     found = modelling.open_model(str(folder))
     ratio = 4.8 / 3.35
     assert [launch.duration for launch in found.step.launches] == pytest.approx([20e-6 * ratio] * 2)
     assert abs(ledger.of(found.step, found.run.device).error) < ledger.TOLERANCE
     assert not found.run.device.measured
+    assert cli.main(["show", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "at the roofs" in shown and "above roof" in shown and "no problem found" not in shown
     assert "gpu_time" not in set(found.table["metric"])
     assert cli.main(["open", str(path), "--device", "gtx", "--runs", runs]) == 2
     assert "'gtx' is not one known GPU: name one of NVIDIA A100" in capsys.readouterr().err

@@ -105,25 +105,34 @@ def show(loaded: LoadedRun, interrupted: bool) -> int:
 
     A finding that the report's failures tell is left to them.
     """
-    from tilescope.models import faults, headline, terminal, text_table  # noqa: PLC0415
+    from tilescope.models import faults, headline, terminal  # noqa: PLC0415
     from tilescope.runs import steps  # noqa: PLC0415
 
     failures = loaded.run.failures
-    first, step = headline.headline(loaded), steps.read(loaded.folder)
+    first = headline.headline(loaded)
     told = any(first.endswith(faults.of_failure(failure).title) for failure in failures if failure.case)
     # A step begins with its own sentences.
-    told = told or (step is not None and ": no problem found" in first)
+    told = told or steps.has(loaded.folder)
     device = loaded.run.device
     predicted = "" if device.measured else ": no such GPU took part"
     # Another tool's file may name no target.
     target = f" ({loaded.run.settings['target']})" if loaded.run.settings["target"] else ""
     terminal.say(*filter(None, ["" if told else first]), f"{device.where}{target}{predicted}")
-    if step:
-        from tilescope.models import ledger, step_text  # noqa: PLC0415
-
-        terminal.say(*step_text.lines(step, ledger.of(step, device), device))
-    print(text_table.text(loaded))
+    print(text(loaded))
     return report(loaded, interrupted, failures)
+
+
+def text(loaded: LoadedRun) -> str:
+    """The table of the run as lines of text; for a model's step its ledger, what to do next, and its kernels."""
+    from tilescope.models import ledger, step_text, terminal, text_table  # noqa: PLC0415
+    from tilescope.runs import steps  # noqa: PLC0415
+
+    step = steps.read(loaded.folder)
+    if step is None:
+        return text_table.text(loaded)
+    device = loaded.run.device
+    found = ledger.of(step, device)
+    return terminal.plain("\n".join([*step_text.lines(step, found, device), step_text.table(step, found)]))
 
 
 def report(loaded: LoadedRun, interrupted: bool, failures: Sequence[Failure]) -> int:
@@ -173,9 +182,9 @@ def tell(failures: Sequence[Failure]) -> None:
 def without_values(loaded: LoadedRun) -> int:
     """Says where a run has no measured, compiled or counted value. Returns the exit status: 1 for such a run."""
     from tilescope.models import terminal  # noqa: PLC0415
-    from tilescope.runs import store  # noqa: PLC0415
+    from tilescope.runs import steps, store  # noqa: PLC0415
 
-    if set(loaded.table["source"]) <= {store.MODEL}:
+    if set(loaded.table["source"]) <= {store.MODEL} and not steps.has(loaded.folder):
         terminal.say("nothing was measured or compiled: every case failed or was skipped")
         return 1
     return 0

@@ -18,8 +18,8 @@ def command(subparsers: choices.Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from tilescope.models import headline, impossible, json_documents, shared_memory, sweeps, terminal, text_table  # noqa: PLC0415
-    from tilescope.runs import changes, provenance, store  # noqa: PLC0415
+    from tilescope.models import headline, impossible, json_documents, shared_memory, sweeps, terminal  # noqa: PLC0415
+    from tilescope.runs import changes, provenance, steps, store  # noqa: PLC0415
     from tilescope.table.schema import CASE_COLUMNS  # noqa: PLC0415
 
     if arguments.schema:
@@ -35,7 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     run = loaded.run
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
-    first = filter(None, [headline.headline(loaded)])
+    # A step says itself what to do next.
+    first = filter(None, ["" if steps.has(loaded.folder) else headline.headline(loaded)])
     terminal.say(*first, f"{run.id} {run.title}", f"started {run.started}, {run.device.where}, with {versions}")
     if provenance.changed_since(run.git_revision):
         terminal.say(f"note: its source was revision {run.git_revision[:12]} with changes that were not committed")
@@ -47,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         terminal.say(f"note: {kernel} has changed since this run")
     # Faults come before what is slow.
     running.tell(run.failures)
-    print(text_table.text(loaded))
+    print(running.text(loaded))
     for sweep, lines in sweeps.conclusions(loaded.table, run.device.target):
         terminal.say(sweep, *(f"  {line}" for line in lines))
     terminal.say(*shared_memory.remarks(loaded.lines))

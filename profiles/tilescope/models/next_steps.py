@@ -28,8 +28,8 @@ MOST, WORTH, _FUSIONS = 5, 0.02, 2
 _GOOD, _GOOD_PRODUCT, _FAIR = 0.85, 0.75, 0.5
 #: Seconds between the kernels of a CUDA graph, and the most; those of a short kernel, and of a short product.
 _IN_GRAPH, _IN_GRAPH_MOST, _SHORTEST, _PRODUCT_LEAST = 1e-6, 2e-6, 2e-6, 5e-6
-#: The most over the least saving from which only the two are told.
-_WIDE = 2.0
+#: The most over the least saving from which only the two are told, and up to which they are not.
+_WIDE, _CLOSE = 2.0, 1.05
 #: The share of floors from which a step is already good.
 _ALREADY = 0.75
 #: Passes over a parameter's tensors of Adam on lists of tensors, and of the fused one.
@@ -41,7 +41,7 @@ _QUEUE, _PROFILED = 1000, 2.0
 _PRODUCT = re.compile(r"(aten::)?(addmm|mm|bmm|baddbmm|_scaled_mm|_grouped_mm|linear|matmul)$")
 #: Operators that torch.compile leaves as they are, by their own names; it decomposes norms, gathers and concatenations.
 _HEAVY = re.compile(
-    r"mm$|linear|matmul|conv|attention|dense_backward|index_put|sort|topk|scatter|nccl|rng|triton_|foreach|fused_(?!rms)|rnn|fft|nonzero|unique"
+    r"mm(_activation)?$|linear|matmul|conv|attention|dense_backward|index_put|sort|topk|scatter|nccl|rng|triton_|foreach|fused_(?!rms)|rnn|fft|nonzero|unique"
 )
 #: Operators that reduce across the rows of a tensor: what follows them reads their inputs again, in another kernel.
 _ACROSS = re.compile(r"batch_norm")
@@ -84,10 +84,11 @@ class Suggestion:
         least, most = (units.text(seconds, "second", 2) for seconds in (self.least, self.most))
         if self.least < WORTH * step:
             return f"{self.text}: saves at most {told(self.most)}, perhaps nothing"
-        if self.predicted < self.saving:
+        if self.most <= _CLOSE * self.least:
+            return f"{self.text}: saves about {told(self.saving)}"
+        if self.predicted < self.saving or self.saving <= _CLOSE * self.least:
             return f"{self.text}: saves at least {told(self.least)}, at most {most}"
-        between = f", between {least} and {most}" if least != most else ""
-        return f"{self.text}: saves about {told(self.saving)}{between}"
+        return f"{self.text}: saves about {told(self.saving)}, between {least} and {most}"
 
 
 def suggestions(step: Step, ledger: Ledger, device: Device) -> list[Suggestion]:
@@ -250,7 +251,8 @@ def _fused(step: Step, chain: Sequence[Entry], device: Device) -> _Chain:
     time = sum(entry.share for entry in chain)
     usual = max(_SHORTEST, *(entry.least for entry in chain))
     fair = min(max(sum(entry.least for entry in chain) / time if time else 0.0, _FAIR), _GOOD)
-    names = tuple(dict.fromkeys(_operation(operator.outer or operator.name) for operator in operators))
+    outer = len({operator.outer for operator in operators}) > 1
+    names = tuple(dict.fromkeys(_operation((outer and one.outer) or one.name) for one in operators))
     return _Chain(
         operators[0].direction,
         names,
@@ -423,8 +425,8 @@ def _optimizer(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestio
     least, saving = (max(time - floor / share, 0.0) for share in (_FAIR, _FAIR if half else _GOOD))
     yield Suggestion(
         "optimizer",
-        f"Give the optimizer, whose {units.several(len(entries), 'launch', 'launches')} pass over the parameters about "
-        f"{_ADAM_PASSES} times instead of {_FUSED_PASSES}, fused=True",
+        f"Give the optimizer fused=True ({units.several(len(entries), 'launch', 'launches')} pass over the parameters about "
+        f"{_ADAM_PASSES} times, a fused one {_FUSED_PASSES} times)",
         least,
         saving,
         time - floor + _waits(ledger),

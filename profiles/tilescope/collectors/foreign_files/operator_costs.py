@@ -30,6 +30,7 @@ _LOOKUPS = ("embedding", "index_select", "gather")
 _PRODUCTS = {
     "mm": (0, 1),
     "addmm": (1, 2),
+    "_addmm_activation": (1, 2),
     "bmm": (0, 1),
     "baddbmm": (1, 2),
     "_scaled_mm": (0, 1),
