@@ -31,10 +31,9 @@ def family(kit, runs, no_gpu, monkeypatch, tmp_path):
         return every if kernels else [{**entry, "family": "kit"} for entry in every]
 
     def in_this_process(commands):
-        for command, more in commands:
+        for command, gpu in commands:
             with pytest.MonkeyPatch.context() as patch:
-                for name, value in more.items():
-                    patch.setenv(name, value)
+                patch.setenv("CUDA_VISIBLE_DEVICES", gpu)
                 if status := cli.main(list(command[3:])):
                     return status
         return 0
@@ -173,28 +172,30 @@ def test_ncu_replays_one_size_of_each_kernel(monkeypatch, tmp_path):
             asyncio.run(part.run(tmp_path, print))
     assert asked["ncu",][1] == [["64-fp32"], ["16-fp32"]]
     assert asked["ncu",][0].workloads == ("64-fp32", "16-fp32")
-    assert asked["ncu_source",][1] == [["64-fp32"]] and asked["ncu_source",][0].implementations == ("triton",)
+    assert asked["ncu_source",][1] == [["64-fp32"]]
+    assert asked["ncu",][0].implementations == asked["ncu_source",][0].implementations == ("triton",)
     assert asked["compiler", "interpreter"][1] == [[], []]
     passes = {collectors[-1]: request.settings.get("one_pass") for collectors, (request, _) in asked.items()}
     assert passes == {"cupti": True, "ncu": None, "ncu_source": None, "interpreter": None}
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core has no half")
-def test_part_without_a_gpu_leaves_half_of_the_cores():
+def test_part_without_a_gpu_leaves_half_of_the_cores_and_sees_no_gpu(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     own = len(os.sched_getaffinity(0))
-    count = "import os, sys\nwhile len(os.sched_getaffinity(0)) == int(sys.argv[1]): pass\nsys.exit(len(os.sched_getaffinity(0)))"
+    count = "import os, sys\nassert os.environ['CUDA_VISIBLE_DEVICES'] == ''\nwhile len(os.sched_getaffinity(0)) == int(sys.argv[1]): pass\nsys.exit(len(os.sched_getaffinity(0)))"
     waits = [sys.executable, "-c", count, str(own)]
-    assert recording.beside([([sys.executable, "-c", ""], {"SHARE": "1"}), (waits, {})]) == own - own // 2
+    assert recording.beside([([sys.executable, "-c", ""], "0"), (waits, "")]) == own - own // 2
 
 
 def test_commands_run_beside_one_another_and_end_together(tmp_path):
     wait = "import sys, time; time.sleep(float(sys.argv[1])); sys.exit(int(sys.argv[2]))"
-    assert recording.beside([([sys.executable, "-c", wait, "0", status], {}) for status in ("0", "3", "1")]) == 3
+    assert recording.beside([([sys.executable, "-c", wait, "0", status], "") for status in ("0", "3", "1")]) == 3
     said = tmp_path / "said"
     code = (
         "import sys, pathlib; from tilescope.jobs import recording\n"
-        f"waits = [sys.executable, '-c', 'import os, time; open(os.environ[\"SAID\"], \"w\").write(str(os.getpid())); time.sleep(60)']\n"
-        f"recording.beside([(waits, {{'SAID': {str(said)!r}}})])"
+        "said = 'import os, sys, time; open(sys.argv[1], \"w\").write(str(os.getpid())); time.sleep(60)'\n"
+        f"recording.beside([([sys.executable, '-c', said, {str(said)!r}], '')])"
     )
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as process:
         while not (said.is_file() and said.read_text()):

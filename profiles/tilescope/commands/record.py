@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import shutil
 import sys
 from pathlib import Path
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from tilescope.hardware import device  # noqa: PLC0415
     from tilescope.jobs import recording  # noqa: PLC0415
-    from tilescope.jobs.plan import AUTO  # noqa: PLC0415
+    from tilescope.jobs.plan import AUTO, choose_target  # noqa: PLC0415
     from tilescope.models import recorded_claims  # noqa: PLC0415
     from tilescope.runs import recordings, store  # noqa: PLC0415
 
@@ -57,8 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
     named = [name for name in arguments.collect if name != AUTO]
     choice = recording.Choice(arguments.families, choices.chosen(arguments), named, arguments.sweep)
     catalog = asyncio.run(choice.catalog())
+    target, _ = choose_target(arguments.target)
+    compiling = dataclasses.replace(choice, chosen={**choice.chosen, "target": target})
     if arguments.without_gpu:
-        return _run_parts(choice.parts(catalog, 0, 1), work)
+        return _run_parts(compiling.parts(catalog, 0, 1), work)
     if arguments.share:
         share, _, of = arguments.share.partition("/")
         return _run_parts(choice.parts(catalog, int(share), int(of)), work)
@@ -69,19 +72,19 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"left out: {name}: {reason}", file=sys.stderr)
     shares = range(1, (len(gpus) or int(arguments.sweep)) + 1)
     parts = {share: choice.parts(catalog, share, len(shares)) for share in shares}
-    of_cpu = [] if arguments.sweep else choice.parts(catalog, 0, 1)
+    of_cpu = [] if arguments.sweep else compiling.parts(catalog, 0, 1)
     if arguments.join and not all(recording.found(arguments.join, part.title) for part in of_cpu):
         raise ValueError(
             f"{arguments.join} lacks the part of these families and options: make it with --without-gpu --runs {arguments.join}"
         )
     command = [sys.executable, "-m", "tilescope", *arguments.given]
     beside = [
-        ([*command, "--share", f"{share}/{len(shares)}"], {"CUDA_VISIBLE_DEVICES": gpus[share - 1]} if gpus else {})
+        ([*command, "--share", f"{share}/{len(shares)}"], gpus[share - 1] if gpus else "")
         for share in shares
         if parts[share]
     ]
     if of_cpu and not arguments.join:
-        beside.append(([*command, "--without-gpu"], {}))
+        beside.append(([*command, "--without-gpu", "--target", target], ""))
     if status := recording.beside(beside):
         return status
     folders = [recording.found(work, part.title) for share in shares for part in parts[share]]

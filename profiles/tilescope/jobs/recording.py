@@ -137,11 +137,11 @@ class Part:
         if self.collectors[0] in ONE_SIZE:
             entries = [{**entry, "selected": [_one_size(entry)]} for entry in entries]
             chosen["workloads"] = tuple(dict.fromkeys(entry["selected"][0] for entry in entries))
+            # A case of many launches takes minutes, and CUPTI has the bytes of the others.
+            chosen["implementations"] = ("triton",)
         if "cupti" in self.collectors:
             # ncu has all counters, at one size.
             chosen["settings"] = {**chosen.get("settings", {}), "one_pass": True}
-        if self.collectors[0] == "ncu_source":
-            chosen["implementations"] = ("triton",)
         request = Request(kernels, collectors=self.collectors, title=self.title, **chosen)
         return await supervisor.run(await plan(request, work, entries), on_event)
 
@@ -161,11 +161,12 @@ def visible() -> list[str]:
     return [str(number) for number in range(device.count())]
 
 
-def beside(commands: Sequence[tuple[Sequence[str], Mapping[str, str]]]) -> int:
-    """Runs commands in processes beside one another, each with these additions to the environment.
+def beside(commands: Sequence[tuple[Sequence[str], str]]) -> int:
+    """Runs commands in processes beside one another, each with the GPU that it sees; empty for none.
 
-    One without any yields to the others, which time calls, and leaves them half of the cores. Returns the highest exit status. An
-    interruption ends all of them; each keeps its finished cases.
+    One without a GPU yields to the others, which time calls, and leaves them half of the cores. It sees no GPU, because a library that
+    launches kernels by itself would launch them on tensors without data. Returns the highest exit status. An interruption ends all
+    of them; each keeps its finished cases.
     """
 
     def stop(*_: object) -> None:
@@ -173,12 +174,12 @@ def beside(commands: Sequence[tuple[Sequence[str], Mapping[str, str]]]) -> int:
 
     signal.signal(signal.SIGTERM, stop)
     running = [
-        subprocess.Popen(command if more else ["nice", *command], env={**os.environ, **more})
-        for command, more in commands
+        subprocess.Popen(command if gpu else ["nice", *command], env={**os.environ, "CUDA_VISIBLE_DEVICES": gpu})
+        for command, gpu in commands
     ]
     cores = sorted(os.sched_getaffinity(0))
-    for process, (_, more) in zip(running, commands, strict=True):
-        if not more and len(running) > 1:
+    for process, (_, gpu) in zip(running, commands, strict=True):
+        if not gpu and len(running) > 1:
             os.sched_setaffinity(process.pid, cores[len(cores) // 2 :])
     try:
         return max((abs(process.wait()) for process in running), default=0)
