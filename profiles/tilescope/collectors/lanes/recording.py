@@ -23,7 +23,7 @@ from tilescope.collectors.lanes import buffer, lowering, records, sampling
 from tilescope.execution import stage_hooks
 
 #: Bytes of records a warp, powers of two: those to begin with, the most and the least.
-ROOM, LARGEST, _LEAST = 1 << 14, 1 << 19, 1 << 8
+ROOM, LARGEST, _LEAST = 1 << 14, 1 << 19, 1 << 6
 #: The most bytes of records of all programs of a launch: a GiB, and room for their heads.
 _MOST = 9 << 27
 #: The most bytes of records of all launches of a call.
@@ -193,7 +193,7 @@ def operations(launches: list[Launched]) -> list[records.Operation]:
 def room_of(launches: list[Launched]) -> int:
     """The bytes a warp, a power of two, that hold all records of these launches."""
     needed = max(int(buffer.counts(sampling.heads(launched)).max()) for launched in launches) * 4
-    return min(LARGEST, 1 << max(0, needed - 1).bit_length())
+    return min(LARGEST, max(_LEAST, 1 << max(0, needed - 1).bit_length()))
 
 
 @contextlib.contextmanager
