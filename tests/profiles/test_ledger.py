@@ -102,8 +102,8 @@ def test_suggestions_good_step_is_told_so():
 
 
 def test_suggestions_no_floor_is_not_zero():
-    unknown = ledger.of(step(launch(0, 12, operator=None), window=12), DEVICE)
-    assert "; most kernels have no known floor" in next_steps.already_good(unknown)
+    unknown = ledger.of(step(launch(0, 12, operator=None), window=16), DEVICE)
+    assert "the GPU is busy for 75 % of it. Most kernels have no known floor" in next_steps.already_good(unknown)
 
 
 def test_suggestions_cpu_bound_step_wants_a_graph():
@@ -271,6 +271,19 @@ def test_suggestions_loop_whose_cpu_stays_late_wants_graphs():
     assert found["compile"].saving == pytest.approx(40 * US)
     assert found["graph"].saving == pytest.approx((20 + 70 - 3) * US)
     assert found["graph"].least == pytest.approx((20 + 70 - 6) * US)
+    optimizer = dataclasses.replace(small, direction="optimizer")
+    last = launch(100, 6, operator=2, call=99 * US)
+    longer = dataclasses.replace(
+        of,
+        launches=(*launches, last),
+        operators=(small, MM, optimizer),
+        window=120 * US,
+        next_call=119 * US,
+        cpu=120 * US,
+    )
+    found = {one.kind: one for one in next_steps.suggestions(longer, ledger.of(longer, DEVICE), DEVICE)}
+    # The graphs end before the optimizer, whose wait of 14 µs stays. They have two thirds of five launches.
+    assert found["graph"].saving == pytest.approx((20 + 84 - 14 - 5 * 2 / 3) * US)
     calls = dataclasses.replace(of, found="calls of step")
     texts = [one.text for one in next_steps.suggestions(calls, ledger.of(calls, DEVICE), DEVICE) if one.kind == "graph"]
     assert len(texts) == 1 and texts[0].startswith("Capture the step")

@@ -139,8 +139,10 @@ def already_good(ledger: Ledger) -> str:
     least = units.text(WORTH, "ratio", 2)
     nothing = f"No change that Tilescope knows would save {least} of this step"
     if not ledger.floored:
+        busy = units.text(ledger.busy / ledger.step if ledger.step else 0.0, "ratio", 2)
         return (
-            f"{nothing}; most kernels have no known floor, as in CUDA graphs and in traces without record_shapes=True."
+            f"{nothing}: the GPU is busy for {busy} of it. Most kernels have no known floor, "
+            "as in CUDA graphs and in traces without record_shapes=True."
         )
     share = ledger.parts["floor"] / ledger.step if ledger.step else 0.0
     reached = f"{units.text(share, 'ratio', 2)} of the step is at the roofs"
