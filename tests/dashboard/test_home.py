@@ -57,6 +57,10 @@ def test_home_compares_the_largest_forward_size() -> None:
     shown = topic.kernels(RECORDED, RUNS, FAMILIES).set_index("kernel")
     softmax = shown.loc["softmax"]
     assert (softmax["workload"], softmax["quickest"], softmax["other"]) == ("2-bf16", 1.5, "liger")
+    named = topic.kernels(
+        RECORDED.assign(library="aten"), RUNS, FAMILIES, declared={"softmax": {"aten": "torch.nn.functional.softmax"}}
+    )
+    assert named.set_index("kernel").loc["softmax", "other"] == "F.softmax"
     assert (softmax["claim"], softmax["judged"]) == ("about 4× vs unfused", "worse at 1, better at 1 of 2")
     assert softmax["origin"] == "H200, 2026-01-02"
     assert list(shown["family"]) == ["elementwise", "reductions", "matrix products", topic.OWN]
@@ -125,7 +129,7 @@ def test_rows_are_made_once_a_run(
     monkeypatch.setenv("TILESCOPE_RUNS", str(shutil.copytree(runs, tmp_path / "runs")))
     made: list[pd.DataFrame] = []
     kernels = topic.kernels
-    monkeypatch.setattr(topic, "kernels", lambda *known: made.append(kernels(*known)) or made[-1])
+    monkeypatch.setattr(topic, "kernels", lambda *known, **more: made.append(kernels(*known, **more)) or made[-1])
 
     def shown() -> pd.DataFrame:
         view = Home(State(view="home"))

@@ -59,7 +59,7 @@ def test_axes_are_parameters_that_matter() -> None:
 
 
 @pytest.mark.parametrize(("column", "said", "stars"), [
-    ("registers", "All 4 configs have the same registers: 27", 0), ("shared_memory", "Best of 4: 100 registers", 2),
+    ("registers", "All 4 configs have the same registers: 27", 0), ("shared_memory", "(100 registers)", 2),
 ])  # fmt: skip
 def test_where_all_are_alike_none_is_best(column: str, said: str, stars: int) -> None:
     rows = sweeps.ranked(GRID, "triton · forward · 8-fp32", {}, column, less=True)
@@ -125,7 +125,7 @@ def test_autotune_sentence_names_costs_and_gain() -> None:
     assert sweeps.gain(rows, default.assign(time_source="events, interval")) is None
     assert sweeps.gain(rows, default.head(0)) is None
     said = topic.sentence(rows, rows, "time", "second", 1.5)
-    assert said.title == "Best of 4: 1.00 µs, 50 % faster than the default"
+    assert said.title == "Best of 4: WARPS=4, STAGES=1 (1.00 µs, 50 % faster than the default)"
     assert "What matters most: WARPS (a wrong value costs 100 %), STAGES (10 %)." in said.text
 
 

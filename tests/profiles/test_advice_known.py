@@ -224,7 +224,8 @@ def test_a_tenth_more_bytes_is_traffic_to_speak_of(excess: float, told: bool) ->
     (0.7, "No known bottleneck found. Still 30 % below the measured copy bandwidth"),
     (0.002, "No known bottleneck found. Still 99.80 % below the measured copy bandwidth"),
     (0.8, "No known bottleneck found. Still 20 % below the measured copy bandwidth"),
-    (0.9, "At the HBM roof: 90 % of the measured copy bandwidth"),
+    (0.9, "At the HBM roof: 90.0 % of the measured copy bandwidth"),
+    (0.999, "At the HBM roof: 99.9 % of the measured copy bandwidth"),
 ])  # fmt: skip
 def test_the_distance_to_the_roof_is_said(fraction: float, said: str) -> None:
     (only,) = find(launch(100 / fraction, 50, 50))

@@ -35,7 +35,7 @@ def test_usual_baseline_is_pytorchs_operator(recorded: list[str], declared: dict
     ("impl", "said", "name"),
     [
         ("aten", "torch.nn.functional.softmax", "F.softmax"),
-        ("aten", "x + residual, then torch.nn.functional.rms_norm", "aten"),
+        ("aten", "x + residual, then torch.nn.functional.rms_norm", "PyTorch"),
         ("eager", "torch.matmul (cuBLAS)", "torch.matmul"),
         ("eager", "add, relu and mul, one after the other", "unfused"),
         ("eager", "torch.nn.functional.conv2d, then ReLU", "unfused"),

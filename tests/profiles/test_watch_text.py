@@ -1,5 +1,8 @@
 """A watch as text: each value once, as it comes, and nothing about a launch that is wrong."""
 
+import asyncio
+import os
+
 import pytest
 from tilescope.models import versions
 from tilescope.notebook import cell_magic, watch_text
@@ -71,6 +74,42 @@ def test_versions_are_named_pinned_paired_and_deleted(watch):
     watch.versions.append(Version(4))
     with pytest.raises(ValueError, match="version 4 is being made"):
         watch.delete(watch.versions[-1])
+
+
+def test_typed_pairing_is_told_anew(watch):
+    telling, second = watch_text.Telling(watch), Version(2, cases=[case("b", registers=8.0), case("c", registers=9.0)])
+    second.state, second.output = "ready", ""
+    watch.versions.append(second)
+    assert "b 8-fp32, paired with a 8-fp32 by its place" in [*telling.lines(second)]
+    assert [*watch_text._pairing(watch, second)][:2] == [
+        "launches of version 2: 1 b 8-fp32, 2 c 8-fp32", "launches of version 1: 1 a 8-fp32"
+    ]  # fmt: skip
+    watch_text.obey(watch, "pair 1 none\n")
+    watch_text.obey(watch, "pair 2 1\n")
+    told = [*telling.lines(second)]
+    assert "version 2: " in told[1] and {"b 8-fp32", "c 8-fp32, paired with a 8-fp32 by hand"} <= {*told}
+    assert not [*telling.lines(second)]
+    watch_text.obey(watch, "pin 1")
+    assert watch.pinned is watch.versions[0]
+    for line in ("pair 3 1", "pair 1 2", "pair x none", "pin 9", "what"):
+        with pytest.raises(ValueError, match="not understood"):
+            watch_text.obey(watch, line)
+
+
+def test_watch_obeys_what_is_typed(watch, monkeypatch, capsys):
+    read, write = os.pipe()
+
+    async def typed():
+        with watch_text._listening(watch):
+            os.write(write, b"what\npin 1\n")
+            while not watch.pinned:
+                await asyncio.sleep(0.01)
+
+    with os.fdopen(read) as lines:
+        monkeypatch.setattr("sys.stdin", lines)
+        asyncio.run(asyncio.wait_for(typed(), 10))
+    os.close(write)
+    assert "not understood: what" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("line", ["", "watch", "stop now", "profile x.py"])

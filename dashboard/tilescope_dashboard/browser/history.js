@@ -12,11 +12,13 @@ function taking(name, address, search) {
 }
 
 export function render({model}) {
-  const original = history.pushState
+  const original = history.pushState, begun = new URLSearchParams(location.search)
   let acted = false, typing = false
 
   function push(data, title, address) {
     const url = new URL(address, location.href)
+    // Nothing is as good as not named, where the page was opened so.
+    for (const [name, value] of [...url.searchParams]) if (!value && !begun.has(name)) url.searchParams.delete(name)
     if (url.href === location.href) return
     const only = name => taking(name, location.href, url.search).href === url.href
     // A theme is no place that one goes back from. Letters that are typed one after the other are one change.

@@ -68,7 +68,7 @@ class Theme:
 
     def named(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The rows with the implementations' names of legends, for sentences and tooltips."""
-        return rows.assign(impl=rows["impl"].map(self.called))
+        return rows.assign(impl=rows["impl"].map(self.called)) if "impl" in rows else rows
 
 
 LIGHT = Theme(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import pandas as pd
 from bokeh.plotting import figure
+from tilescope.models import baseline
 from tilescope.models.advice import Finding
 from tilescope.table.run import Run
 
@@ -21,15 +23,17 @@ MakeFigure = Callable[[Theme], figure]
 
 @dataclass(frozen=True)
 class Table:
-    """A frame and what is shown of it. A column that the frame lacks is absent."""
+    """A frame and what is shown of it, with the names of implementations. A column that the frame lacks is absent."""
 
     rows: pd.DataFrame
     columns: tuple[Column, ...]
 
     def cells(self, most: int) -> list[list[str]]:
         """The first ``most`` rows as text."""
-        records = self.rows.reindex(columns=[c.name for c in self.columns]).head(most).to_dict("records")
-        return [[column.text(record[column.name]) for column in self.columns] for record in records]
+        rows = self.rows.reindex(columns=[c.name for c in self.columns]).head(most)
+        for name in {"impl", "baseline_impl"}.intersection(rows):
+            rows[name] = rows[name].map(lambda impl: baseline.called(impl, {}), na_action="ignore")
+        return [[column.text(record[column.name]) for column in self.columns] for record in rows.to_dict("records")]
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,15 @@ class Part:
     findings: tuple[Finding, ...] = ()
     listing: Listing | None = None
     wide: bool = False
+
+    def named(self, look: Theme) -> Part:
+        """The part with ``look``'s names of implementations in its table and its figures."""
+        table = self.table and replace(self.table, rows=look.named(self.table.rows))
+        return replace(self, table=table, drawings=tuple(partial(_named, make, look) for make in self.drawings))
+
+
+def _named(make: MakeFigure, names: Theme, look: Theme) -> figure:
+    return make(replace(look, declared=names.declared))
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import pandas as pd
 from tilescope.hardware.occupancy import LIMITS
 from tilescope.hardware.roofs import all_roofs
 from tilescope.models import advice as rules
+from tilescope.models import baseline, summary, sweeps
 from tilescope.models import lanes as waits
 from tilescope.models import roofline as points
-from tilescope.models import summary, sweeps
 from tilescope.models import traffic as bytes_moved
 from tilescope.models.advice import Finding, nvidia_rules
 from tilescope.runs import listings
@@ -28,7 +28,7 @@ from tilescope_dashboard.figures.layout import layout as draw_layout
 from tilescope_dashboard.figures.occupancy import TITLES
 from tilescope_dashboard.figures.occupancy import occupancy as draw_occupancy
 from tilescope_dashboard.figures.roofline import roofline as draw_roofline
-from tilescope_dashboard.figures.style import Theme
+from tilescope_dashboard.figures.style import Theme, theme
 from tilescope_dashboard.figures.traffic import traffic as draw_traffic
 from tilescope_dashboard.report.content import KernelPart, MakeFigure, Part, Table
 from tilescope_dashboard.report.source_lines import source_lines
@@ -47,8 +47,9 @@ def kernel(loaded: LoadedRun, name: str, cases: pd.DataFrame) -> KernelPart:
     same = cases["workload"].eq(case["workload"]) if case else slice(0)
     failed = [one for one in loaded.run.failures if one.concerns(name)]
     passes = {str(way): summary.representative(rows) or {} for way, rows in cases.groupby("pass", sort=False)}
+    look = theme(False, declared=baseline.declarations(loaded.run.kernels.get(name)))
     parts = [
-        _roofline(loaded, plain), *_traffic(plain, loaded.run.device.l2_bytes), *_sweep(loaded, name, table), _occupancy(loaded, plain),
+        _roofline(loaded, plain, look), *_traffic(plain, loaded.run.device.l2_bytes, look), *_sweep(loaded, name, table), _occupancy(loaded, plain, look),
         _lanes(loaded, plain), *source_lines(loaded, name, passes), *_layouts(loaded, passes),
     ]  # fmt: skip
     advised = tuple(_advice(loaded, table, cases))
@@ -59,9 +60,9 @@ def kernel(loaded: LoadedRun, name: str, cases: pd.DataFrame) -> KernelPart:
         reached=topic.verdict(name, None, (), failed)
         if failed and not case
         else topic.led(overview.sentence(case), of_case),
-        largest=Table(cases[same], overview.TIMES[1:]),
+        largest=Table(look.named(cases[same]), overview.TIMES[1:]),
         advice=advised,
-        parts=tuple(filter(None, parts)),
+        parts=tuple(part.named(look) for part in parts if part),
     )
 
 
@@ -91,7 +92,7 @@ def _advice(loaded: LoadedRun, table: pd.DataFrame, cases: pd.DataFrame) -> Iter
             yield Part(f"{head.title}, {where}", head.text, findings=nvidia)
 
 
-def _roofline(loaded: LoadedRun, plain: pd.DataFrame) -> Part | None:
+def _roofline(loaded: LoadedRun, plain: pd.DataFrame, look: Theme) -> Part | None:
     run = loaded.run
     known = points.points(plain, run.device, run.kernels)
     whole = known[roofline.chosen(known)].reset_index(drop=True)
@@ -99,19 +100,19 @@ def _roofline(loaded: LoadedRun, plain: pd.DataFrame) -> Part | None:
         return None
     columns = tuple(column for column in roofline.columns(whole) if column.name != "function")
     drawn = partial(draw_roofline, whole, all_roofs(run.device))
-    return Part("Roofline", roofline.sentence(whole).line, (drawn,), Table(roofline.listed(whole), columns))
+    return Part("Roofline", roofline.sentence(look.named(whole)).line, (drawn,), Table(roofline.listed(whole), columns))
 
 
-def _traffic(plain: pd.DataFrame, l2_bytes: int) -> Iterator[Part]:
+def _traffic(plain: pd.DataFrame, l2_bytes: int, look: Theme) -> Iterator[Part]:
     """A part a pass, of the workload that has most to move: the others would make the file slow to open."""
     launches, speedups = bytes_moved.traffic(plain), bytes_moved.speedup(plain)
     floors = launches["floor_read"]
     largest = launches.loc[floors.idxmax(), "workload"] if floors.notna().any() else launches["workload"].head(1).max()
     for direction in launches.loc[launches["workload"] == largest, "pass"].unique():
         here = traffic.of_problem(launches, largest, direction)
-        bars, least = traffic.bars(here), traffic.floor(here)
+        gains, bars, least = traffic.of_problem(speedups, largest, direction), traffic.bars(here), traffic.floor(here)
         if len(bars):
-            said = traffic.sentence(bars, traffic.of_problem(speedups, largest, direction), least, l2_bytes)
+            said = traffic.sentence(look.named(bars), look.named(gains), least, l2_bytes)
             shown = Table(traffic.listed(bars, least), traffic.LAUNCHES)
             yield Part(f"HBM traffic, {largest}, {direction}", said.line, (partial(draw_traffic, bars, least),), shown)
 
@@ -148,7 +149,7 @@ def _autotune(loaded: LoadedRun, name: str, table: pd.DataFrame) -> Iterator[Par
         yield Part(f"Autotune, {sweep}", said, (drawn,), shown, wide=grid[across].nunique() > _NARROW)
 
 
-def _occupancy(loaded: LoadedRun, plain: pd.DataFrame) -> Part | None:
+def _occupancy(loaded: LoadedRun, plain: pd.DataFrame, look: Theme) -> Part | None:
     """The table has every launch; the figures have the first, which stands for the kernel."""
     target = loaded.run.device.target
     # Another tool's file may name no GPU, or one of AMD's.
@@ -159,7 +160,8 @@ def _occupancy(loaded: LoadedRun, plain: pd.DataFrame) -> Part | None:
         return None
     row = rows.iloc[0].to_dict()
     drawn = tuple(_curves(row, target))
-    return Part("Occupancy", occupancy.sentence(row, target).line, drawn, Table(rows, occupancy.COLUMNS))
+    said = occupancy.sentence({**row, "impl": look.called(row["impl"])}, target)
+    return Part("Occupancy", said.line, drawn, Table(rows, occupancy.COLUMNS))
 
 
 def _lanes(loaded: LoadedRun, plain: pd.DataFrame) -> Part | None:

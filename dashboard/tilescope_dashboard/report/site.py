@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from tilescope.models import claims
+from tilescope.models.baseline import Declared, declarations
 from tilescope.runs import steps, store
 from tilescope.runs.store import LoadedRun, Summary
 from tilescope.table.units import several
@@ -17,6 +18,7 @@ from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.figures.history import history as draw_history
 from tilescope_dashboard.figures.sizes import Frame
 from tilescope_dashboard.figures.sizes import sizes as draw_sizes
+from tilescope_dashboard.figures.style import theme
 from tilescope_dashboard.report import html
 from tilescope_dashboard.report.content import KernelPart, Part, RunPart, Table
 from tilescope_dashboard.report.runs import model_parts, run_part
@@ -77,7 +79,7 @@ def _of_kernel(runs: tuple[Summary, ...], name: str) -> RunPart:
 
 def _over_runs(runs: tuple[Summary, ...], loaded: LoadedRun, name: str) -> Iterator[Part]:
     """Rates over sizes, a part a pass, and the times of the representative case over runs."""
-    device = loaded.run.device
+    device, look = loaded.run.device, theme(False, declared=declarations(loaded.run.kernels.get(name)))
     every = measurements.of_kernel(runs, name, device.name)
     for direction in every["pass"].unique():
         rate = sizes.rate(every[every["pass"].eq(direction)])
@@ -85,15 +87,15 @@ def _over_runs(runs: tuple[Summary, ...], loaded: LoadedRun, name: str) -> Itera
         if rows["size"].nunique() > 1:
             frame = Frame(rate.unit, rate.work, sizes.roof(rows, device, rate))
             shown = Table(rows, sizes.columns(rate))
-            yield Part(
-                f"Sizes, {direction}", sizes.sentence(rows, rate).line, (partial(draw_sizes, rows, frame),), shown
-            )
+            said = sizes.sentence(look.named(rows), rate).line
+            yield Part(f"Sizes, {direction}", said, (partial(draw_sizes, rows, frame),), shown).named(look)
     case = run_cache.representative(loaded, name)
     rows = history.history(every, case)
     own = rows[rows["impl"].eq(case.impl)] if case else rows
     if own["run_id"].nunique() > 1:
-        said = history.sentence(name, rows, case).line
-        yield Part("History", said, (partial(draw_history, own),), Table(rows, history.COLUMNS), wide=True)
+        named = case and case._replace(impl=look.called(case.impl))
+        said = history.sentence(name, look.named(rows), named).line
+        yield Part("History", said, (partial(draw_history, own),), Table(rows, history.COLUMNS), wide=True).named(look)
 
 
 def _index(
@@ -102,7 +104,8 @@ def _index(
 ) -> str:  # fmt: skip
     measured = [summary.path for summary in reversed(runs) if summary.measured]
     known = run_cache.best_claims(run_cache.written(measured))
-    rows = home.kernels(known, runs, _families(runs))
+    families, declared = _declared(runs)
+    rows = home.kernels(known, runs, families, declared=declared)
     rows = rows[rows["kernel"].isin(pages)].reset_index(drop=True)
     # Where nothing was measured against a roof, what the compiler and the interpreter say stands for it.
     said = () if rows["of_roof"].notna().any() else (_VERDICT,)
@@ -117,11 +120,12 @@ def _index(
     )  # fmt: skip
 
 
-def _families(runs: Sequence[Summary]) -> dict[str, str]:
-    """The kernels by the folder of the library that declares them; others after them."""
-    found = {}
+def _declared(runs: Sequence[Summary]) -> tuple[dict[str, str], Declared]:
+    """The kernels by the folder of the library that declares them, others after them; and the declarations of implementations."""
+    families, declared = dict[str, str](), dict[str, Mapping[str, str]]()
     for summary in reversed(runs):
         for name, facts in store.read_run(summary.path).kernels.items():
             file = str(facts.get("file", ""))
-            found[name] = Path(file).parent.name.replace("_", " ") if file.startswith("tilescope_kernels/") else ""
-    return dict(sorted(found.items(), key=lambda one: (not one[1], one[1])))
+            families[name] = Path(file).parent.name.replace("_", " ") if file.startswith("tilescope_kernels/") else ""
+            declared[name] = declarations(facts)
+    return dict(sorted(families.items(), key=lambda one: (not one[1], one[1]))), declared

@@ -117,13 +117,13 @@ def sentence(rows: pd.DataFrame, shown: pd.DataFrame, label: str, unit: str, won
     found = sweeps.effects(rows, less=unit != "ratio")
     if found:
         said.insert(0, _costs(found, at_most=sweeps.costing(rows) != "costs"))
-    said.insert(0, f"The best config is {top['config'].replace(',', ', ')}.")
     if unit == "second" and not rows.loc[rows["time"].notna(), "checked"].any():
         said.append("This run did not compare their results with the reference.")
     if unit == "second" and won is None:
         said.append("This run did not time the default (the implementation's own choice) by this clock.")
-    title = f"Best of {len(rows)}: {value}" if unit == "second" else f"Best of {len(rows)}: {value} {label}"
-    return Sentence(title + _over_default(won), " ".join(said))
+    measure = value if unit == "second" else f"{value} {label}"
+    title = f"Best of {len(rows)}: {top['config'].replace(',', ', ')} ({measure}{_over_default(won)})"
+    return Sentence(title, " ".join(said))
 
 
 def _over_default(won: float | None) -> str:

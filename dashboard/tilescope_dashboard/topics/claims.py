@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
+from tilescope.models import baseline
 from tilescope.models import claims as model
 from tilescope.table.units import several
 
@@ -25,7 +26,7 @@ def _speedup(other: str, said: str) -> tuple[Column, ...]:
 COLUMNS = (
     KERNEL, PASS, WORKLOAD, Column("standing", "vs the fastest other"), Column("claim", "published claim"), Column("claim_source", "where"),
     Column("verdict", "by GPU time"), Column("verdict_interval", "by the interval"),
-    Column("bound", "traffic ratio", "times"), *_speedup("eager", "eager"), *_speedup("compile", "compile"),
+    Column("bound", "traffic ratio", "times"), *_speedup("eager", "unfused"), *_speedup("compile", "torch.compile"),
     *_speedup("library", "library"), Column("library", "library"), Column("library_version", "its version"),
     Column("of_roof", "of roofline", "ratio"), Column("roof", "roof"), Column("started", "measured"),
     Column("device", "GPU"),
@@ -38,8 +39,17 @@ _BOUND = "Traffic ratio: bytes of the unfused operations divided by bytes of the
 _NOTHING = "There are no recordings here. 'make record' records the library on a machine with a GPU."
 
 
+def named(rows: pd.DataFrame, declared: baseline.Declared) -> pd.DataFrame:
+    """Rows of ``tilescope.models.claims.best`` with the libraries' names, as their kernels are ``declared``."""
+    names = [
+        baseline.called(impl, declared.get(kernel, {}))
+        for kernel, impl in zip(rows["kernel"], rows["library"], strict=True)
+    ]
+    return rows.assign(library=names)
+
+
 def listed(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of ``tilescope.models.claims.best`` for the table, with remarks on changed code and unknown versions."""
+    """The rows for the table, with remarks on changed code and unknown versions."""
     changed = np.where(rows["changed"], " (changed since it was recorded)", "")
     versions = rows["library_version"].mask(rows["library"].ne("") & rows["library_version"].eq(""), _NOT_RECORDED)
     return rows.assign(standing=model.standings(rows), started=rows["started"] + changed, library_version=versions)

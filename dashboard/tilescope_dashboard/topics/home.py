@@ -35,18 +35,19 @@ _AGAINST = (("more", "better"), ("less", "worse"))
 
 def kernels(
     rows: pd.DataFrame, runs: Iterable[store.Summary], families: Mapping[str, str],
-    own: pd.DataFrame | None = None, unread: Collection[str] = (),
+    own: pd.DataFrame | None = None, unread: Collection[str] = (), *, declared: baseline.Declared | None = None,
 ) -> pd.DataFrame:  # fmt: skip
     """A row a kernel, by family and name, with its largest forward size. Columns are those of ``rows`` and of ``COLUMNS``.
 
-    ``rows`` are ``tilescope.models.claims.best``'s; those of the user's runs, ``own``, are preferred. ``families`` are by kernel.
+    ``rows`` are ``tilescope.models.claims.best``'s; those of the user's runs, ``own``, are preferred. ``families`` and ``declared`` are by kernel.
     A kernel without measurements has a row without numbers. Runs of the kernels ``unread`` are not in ``rows`` yet.
     """
     every = list(runs)
     recorded = {run.id for run in every if run.recorded}
     known = [own, rows] if own is not None and len(own) else [rows]
     named = dict.fromkeys([*families, *(name for run in reversed(every) if not run.error for name in run.kernels)])
-    judged = _judged(rows)
+    declared = declared or {}
+    judged = _judged(rows, declared)
     # Until the catalog is known, no kernel can be called foreign.
     other_family = OWN if families else ""
     found = []
@@ -69,7 +70,7 @@ def kernels(
         changed = " (changed since it was recorded)" if row["changed"] else ""
         found.append(
             {
-                **row, **head, "quickest": others.get(other), "other": row["library"] if other == "library" else baseline.called(other, {}),
+                **row, **head, "quickest": others.get(other), "other": baseline.called(row["library"] if other == "library" else other, declared.get(name, {})),
                 "origin": f"{whose}{row['device'].removeprefix('NVIDIA ')}, {row['started']}{changed}",
             }
         )  # fmt: skip
@@ -88,14 +89,14 @@ def _largest(rows: pd.DataFrame) -> dict[str, Any]:
     return {str(name): value for name, value in last.items()}
 
 
-def _judged(rows: pd.DataFrame) -> dict[str, dict[str, str]]:
+def _judged(rows: pd.DataFrame, declared: baseline.Declared) -> dict[str, dict[str, str]]:
     """Published claim and verdict over all sizes, by kernel."""
     verdicts = model.verdicts(rows)
     said: dict[str, dict[str, str]] = {}
     claimed = rows[rows["claim"] != ""].drop_duplicates(["kernel", "pass"])
     for row in claimed.to_dict("records"):
         words = verdicts.get((row["kernel"], row["pass"]), "")
-        over = baseline.called(row["claim_over"], {})
+        over = baseline.called(row["claim_over"], declared.get(row["kernel"], {}))
         for word, meaning in _AGAINST:
             words = words.replace(word, meaning)
         said.setdefault(row["kernel"], {"claim": f"{row['claim']} vs {over}", "judged": words})

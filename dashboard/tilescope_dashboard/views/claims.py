@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import panel_material_ui as pmui
 from tilescope.models import claims as model
+from tilescope.models.baseline import declarations
 
 from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.components.charts import chart
@@ -58,7 +59,8 @@ class Claims(View):
         """Show the rows that pass the filters."""
         text, standing = self._text.value_input or "", self._standing.value or ""
         families = {entry["name"]: entry.get("family", "") for entry in self.state.catalog}
-        self._shown = shown = topic.chosen(self._rows, text, standing, families)
+        declared = {entry["name"]: declarations(entry) for entry in self.state.catalog}
+        self._shown = shown = topic.named(topic.chosen(self._rows, text, standing, families), declared)
         said = topic.count(shown, self._rows, text, standing) if len(self._rows) else ""
         self._count.object = html_text.status(said)
         self._found.visible = not shown.empty or self._rows.empty
@@ -66,8 +68,8 @@ class Claims(View):
         self.table.show(shown, topic.listed(shown))
 
     def _learn(self, _: Any) -> None:
-        """Filter again once the catalog has the kernels' families."""
-        if self._text.value_input:
+        """Draw again once the catalog has the kernels' families and declarations."""
+        if len(self._rows):
             self._draw()
 
     def _origin(self) -> list[str]:

@@ -12,6 +12,7 @@ import panel_material_ui as pmui
 import param
 from bokeh.models.widgets.tables import HTMLTemplateFormatter
 from tilescope.models import claims as model
+from tilescope.models.baseline import declarations
 from tilescope.runs import steps, store
 
 from tilescope_dashboard.components import html_text, layout
@@ -80,11 +81,13 @@ class Home(View):
         self.read_claims(asked, self._show)
 
     def _show(self, folders: Sequence[Path], unread: Collection[str] = ()) -> None:
-        families = ((entry["name"], entry.get("family", "")) for entry in self.state.catalog or catalog.known())
+        entries = self.state.catalog or catalog.known()
+        families = tuple((entry["name"], entry.get("family", "")) for entry in entries)
+        declared = tuple((entry["name"], tuple(declarations(entry).items())) for entry in entries)
         read = written(folder for folder in folders if has_claimed(folder))
         # The kernels of a model's step are on its own page.
         runs = tuple(run for run in self.state.runs if run.recorded or not steps.has(run.path))
-        self.rows, self._said = _kernels(read, runs, tuple(families), frozenset(unread))
+        self.rows, self._said = _kernels(read, runs, families, frozenset(unread), declared)
         named = list(dict.fromkeys(filter(None, self.rows["family"])))
         self._family.param.update(options={_ALL: "", **{name: name for name in named}})
         self._reflect()
@@ -133,7 +136,11 @@ class Home(View):
 
 @functools.lru_cache(maxsize=8)
 def _kernels(
-    read: Written, runs: tuple[store.Summary, ...], families: tuple[tuple[str, str], ...], unread: frozenset[str]
+    read: Written,
+    runs: tuple[store.Summary, ...],
+    families: tuple[tuple[str, str], ...],
+    unread: frozenset[str],
+    declared: tuple[tuple[str, tuple[tuple[str, str], ...]], ...],
 ) -> tuple[pd.DataFrame, pd.Series]:
     """``topic.kernels`` and the verdicts on claims: for all sessions, as it is half of the time that a page takes the server."""
     recorded = {run.path for run in runs if run.recorded}
@@ -141,4 +148,5 @@ def _kernels(
         best_claims(tuple(one for one in read if (one[0] in recorded) == of_recordings))
         for of_recordings in (True, False)
     )
-    return topic.kernels(rows, runs, dict(families), own, unread), model.verdicts(rows)
+    names = {kernel: dict(known) for kernel, known in declared}
+    return topic.kernels(rows, runs, dict(families), own, unread, declared=names), model.verdicts(rows)

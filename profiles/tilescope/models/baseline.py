@@ -7,6 +7,10 @@ from collections.abc import Iterable, Mapping
 
 #: Implementations that may be PyTorch's own operator, then the composition of several, in order of preference.
 _OPERATORS, _COMPOSED = ("aten", "cudnn", "fa2", "cublas"), ("eager", "compile")
+#: The implementations' ``declarations`` by kernel.
+Declared = Mapping[str, Mapping[str, str]]
+#: Names of implementations whose declarations have none.
+_NAMES = {"eager": "unfused", "compile": "torch.compile", "aten": "PyTorch"}
 #: A declaration that names PyTorch's operator for the whole of the kernel, and one that calls such an operator.
 _WHOLE, _CALLS = (
     re.compile(r"torch\.(?:nn\.functional\.)?(\w+)(?: \(\w+\))?"),
@@ -25,13 +29,14 @@ def usual(recorded: Iterable[str], declared: Mapping[str, str]) -> str:
 
 
 def called(impl: str, declared: Mapping[str, str]) -> str:
-    """``F.softmax``, ``unfused`` for a composition of operators, ``torch.compile``; other implementations by their own names."""
-    if impl == "compile":
-        return "torch.compile"
+    """``F.softmax``, ``unfused`` for a composition of operators, ``torch.compile``; other implementations by their own names.
+
+    PyTorch's operator is ``PyTorch`` where its declaration names no operator for the whole of the kernel.
+    """
     whole = _WHOLE.fullmatch(declared.get(impl, "")) if impl in (*_OPERATORS, "eager") else None
     if whole:
         return f"F.{whole[1]}" if "functional" in whole[0] else f"torch.{whole[1]}"
-    return "unfused" if impl == "eager" else impl
+    return _NAMES.get(impl, impl)
 
 
 def declarations(facts: Mapping[str, object] | None) -> Mapping[str, str]:

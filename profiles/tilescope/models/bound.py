@@ -231,4 +231,4 @@ def _or_zero(value: float) -> float:
 
 
 def _percent(share: float) -> str:
-    return "–" if math.isnan(share) else f"{share * 100:.0f} %"
+    return units.text(share, "ratio")

@@ -108,7 +108,7 @@ def summarise(
     estimated from ``sampled_programs`` of the ``programs``. Resources are those of the longest launch.
 
     ``baseline`` names the usual baseline (``tilescope.models.baseline``), and ``speedup_baseline`` is its GPU time over the
-    case's. ``library`` is the fastest other implementation of LIBRARIES on the same problem, and ``speedup_library`` its GPU
+    case's. ``library`` names the fastest other implementation of LIBRARIES on the same problem, and ``speedup_library`` its GPU
     time over the case's; there is none where either time is impossible (``impossible``). ``chosen`` is the config that the
     case ran with where none was given (``launch_configs.chosen``). ``why`` is a sentence on the bound. A case with a fault
     (``faults``) has no bound and no speedup: ``fault`` is the rule, and ``why`` says what is wrong. The argument ``kernels`` is
@@ -159,6 +159,7 @@ def _row(
     time = case.gpu_time()
     seconds = time.value if time and time.value > 0 else math.nan
     of_sample = sampled.of_case(case)
+    declared = baseline.declarations((kernels or {}).get(case.key["kernel"]))
     row: dict[str, Any] = {
         **case.key,
         "measured": time is not None,
@@ -179,8 +180,8 @@ def _row(
         **_resources(case, device),
         "speedup_eager": _speedup(case, others.get("eager")),
         "speedup_compile": _speedup(case, others.get("compile")),
-        **_library(case, others),
-        **_baseline(case, others, baseline.declarations((kernels or {}).get(case.key["kernel"]))),
+        **_library(case, others, declared),
+        **_baseline(case, others, declared),
     }
     late = row["interval"] - seconds
     row["cpu_bound"] = bool(late > _LATE and row["interval"] > _LATE_RATIO * seconds)
@@ -260,8 +261,8 @@ def _baseline(case: CaseValues, others: Mapping[str, CaseValues], declared: Mapp
     return {"baseline": baseline.called(impl, declared) if ratio > 0 else "", "speedup_baseline": ratio}
 
 
-def _library(case: CaseValues, others: Mapping[str, CaseValues]) -> dict[str, Any]:
+def _library(case: CaseValues, others: Mapping[str, CaseValues], declared: Mapping[str, str]) -> dict[str, Any]:
     """The fastest library other than the case itself, and the case's speedup over it."""
     found = {name: ratio for name in LIBRARIES if (ratio := _speedup(case, others.get(name))) > 0}
     name = min(found, key=lambda known: found[known], default="")
-    return {"library": name, "speedup_library": found.get(name, math.nan)}
+    return {"library": baseline.called(name, declared), "speedup_library": found.get(name, math.nan)}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import html
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tilescope.models import terminal, versions
 from tilescope.notebook.watching import Version, Watch
@@ -26,12 +29,15 @@ class Telling:
         self._told: set[tuple[int, str]] = set()
         self._last = ""
         self._ended = False
+        self._by_hand: list[versions.Pair] = []
 
     def lines(self, version: Version) -> Iterator[str]:
-        """The lines about a version that were not told yet."""
+        """The lines about a version that were not told yet; all of them where a user has paired its launches otherwise."""
         compared = self._watch.compared(version)
-        base = compared.baseline
-        if version is not self._version and (version.cases or version.state != "running"):
+        base, by_hand = compared.baseline, [pair for pair in compared.pairs if pair.how == "hand"]
+        paired = version is self._version and by_hand != self._by_hand
+        self._by_hand = by_hand
+        if paired or (version is not self._version and (version.cases or version.state != "running")):
             if self._version and not self._ended and self._version not in self._watch.versions:
                 yield f"{self._version.title} was not finished: a file was saved"
             self._version, self._told, self._last, self._ended = version, set(), "", False
@@ -72,7 +78,8 @@ class Telling:
             if change.candidate is not None and (place, change.metric) not in self._told
         ]
         if fresh and self._last != candidate.title:
-            renamed = f", paired with {baseline.title} by its {pair.how}" if baseline and pair.how != "name" else ""
+            how = "hand" if pair.how == "hand" else f"its {pair.how}"
+            renamed = f", paired with {baseline.title} by {how}" if baseline and pair.how != "name" else ""
             yield f"{candidate.title}{renamed}"
             heads = (base.title if base and baseline else "", version.title, "change" if baseline else "")
             yield _row("", heads)
@@ -84,17 +91,78 @@ class Telling:
 
 
 async def follow(watch: Watch, *, once: bool = False) -> int:
-    """Prints the versions as they come. Returns the status of the first, if only that is wanted."""
+    """Prints the versions as they come, and does what is typed. Returns the status of the first, if only that is wanted."""
     telling = Telling(watch)
-    async for version in watch.follow():
-        done = version.state != "running"
-        terminal.say(*telling.lines(version))
-        if done:
-            if once:
-                return int(version.state == "failed")
-            print(f"watching {', '.join(sorted(path.name for path in watch.files))}")
-        sys.stdout.flush()
+    with _listening(watch):
+        async for version in watch.follow():
+            done = version.state != "running"
+            terminal.say(*telling.lines(version))
+            if done:
+                if once:
+                    return int(version.state == "failed")
+                terminal.say(*_pairing(watch, version))
+                print(f"watching {', '.join(sorted(path.name for path in watch.files))}")
+            sys.stdout.flush()
     return 0
+
+
+def obey(watch: Watch, line: str) -> None:
+    """Does what a line asks about the newest version: ``pair 2 1`` or ``pair 2 none`` pairs its second launch with one of its
+    baseline, ``pin 1`` or ``pin none`` chooses the baseline. Raises ValueError for any other line.
+    """
+    now = watch.versions[-1]
+    base = watch.compared(now).baseline
+    match line.split():
+        case ["pair", launch, other] if base and (case := _numbered(now.cases, launch)):
+            if other == "none" or _numbered(base.cases, other):
+                watch.pair(now, case, base, _numbered(base.cases, other))
+                return
+        case ["pin", number]:
+            pinned = next((one for one in watch.versions if str(one.number) == number), None)
+            if number == "none" or pinned:
+                watch.pin(pinned)
+                return
+    raise ValueError(
+        f"not understood: {line.strip()}. Type 'pair LAUNCH LAUNCH', 'pair LAUNCH none', 'pin VERSION' or 'pin none'"
+    )
+
+
+def _numbered(cases: Sequence[versions.Case], number: str) -> versions.Case | None:
+    return dict(enumerate(cases, 1)).get(int(number)) if number.isdecimal() else None
+
+
+def _pairing(watch: Watch, version: Version) -> Iterator[str]:
+    """How launches can be paired otherwise; nothing where their names tell, or there is one on each side."""
+    compared = watch.compared(version)
+    base, renamed = compared.baseline, any(pair.candidate and pair.how != "name" for pair in compared.pairs)
+    if base and renamed and max(len(version.cases), len(base.cases)) > 1:
+        for one in (version, base):
+            yield f"launches of {one.title}: {', '.join(f'{n} {case.title}' for n, case in enumerate(one.cases, 1))}"
+        yield "type 'pair 1 2' to pair a launch with another of the baseline, 'pair 1 none' with none"
+
+
+@contextlib.contextmanager
+def _listening(watch: Watch) -> Iterator[None]:
+    """Obeys the lines of standard input, where it is a terminal or a pipe."""
+    loop = asyncio.get_running_loop()
+
+    def hear() -> None:
+        typed = os.read(sys.stdin.fileno(), 4096).decode(errors="replace")
+        for line in typed.splitlines():
+            try:
+                obey(watch, line)
+            except ValueError as error:
+                terminal.say(str(error))
+        if not typed:
+            loop.remove_reader(sys.stdin)
+
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # a file, or none
+        loop.add_reader(sys.stdin, hear)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            loop.remove_reader(sys.stdin)
 
 
 def mime(watch: Watch, version: Version) -> dict[str, str]:

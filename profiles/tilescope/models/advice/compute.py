@@ -133,7 +133,7 @@ def at_the_rate(subject: Subject) -> Iterator[Finding]:
         return
     yield subject.finding(
         "at-the-rate",
-        f"At the {pipe} roof: {use * 100:.0f} % of the {roofs.of_roof(subject.row, subject.device).name}"
+        f"At the {pipe} roof: {units.text(use, 'ratio')} of the {roofs.of_roof(subject.row, subject.device).name}"
         f"{bound.above_rate(subject.row)}",
         "Only fewer or cheaper operations help: a narrower dtype for the operands of tl.dot, or work left out (skip "
         "tiles that a mask empties).",

@@ -8,6 +8,7 @@ from tilescope.hardware import roofs
 from tilescope.models.advice import stalls
 from tilescope.models.advice.finding import AT_ROOF, DISTANCE, IDLE, Evidence, Finding
 from tilescope.models.advice.subject import Subject
+from tilescope.table import units
 from tilescope.table.metrics import stall_name
 
 #: The share of the roof from which a case counts as at it, within the precision of clocks.
@@ -36,7 +37,7 @@ def distance(subject: Subject, found: Iterable[Finding]) -> Iterator[Finding]:
     digits = 0 if fraction >= 0.01 else 2
     title = f"{said} {(1 - fraction) * 100:.{digits}f} % below the {roof}"
     if fraction >= _REACHED:
-        title = f"At the {roof}: {fraction * 100:.0f} %"
+        title = f"At the {roof}: {units.text(fraction, 'ratio')}"
     yield subject.finding(DISTANCE, title, _next(subject, fraction), _evidence(subject))
 
 

@@ -220,7 +220,7 @@ def at_the_roof(subject: Subject) -> Iterator[Finding]:
         return
     yield subject.finding(
         "at-the-roof",
-        f"At the HBM roof: {use * 100:.0f} % of the {roofs.of_roof(subject.row, subject.device).name}"
+        f"At the HBM roof: {units.text(use, 'ratio')} of the {roofs.of_roof(subject.row, subject.device).name}"
         f"{bound.above_roof(use, subject.row, subject.case)}",
         "Only moving fewer bytes helps: fuse with the operation before or after (its result then never leaves the "
         "registers), or store a narrower dtype. 'tilescope fuse' says what a chain would win.",
