@@ -202,15 +202,22 @@ def test_wrong_side_has_no_speedup_and_is_told_first():
 
 
 @pytest.mark.parametrize(("other", "said"), [
-    (a_run(device=dataclasses.replace(DEVICE, name="Other")), "measured on different devices: GPU and Other"),
     (a_run(device=dataclasses.replace(DEVICE, measured=False)), "not measured"),
     (a_run(settings={"rotate": 1}), "different settings: rotate is not set and 1"),
 ])  # fmt: skip
-def test_other_devices_or_settings_are_not_compared(other, said):
+def test_predictions_and_other_settings_are_not_compared(other, said):
     assert said in compare.obstacles(Side(a_run()), Side(other))[0]
     rows = compare.compare(Side(a_run()), Side(other))
     assert set(rows["verdict"]) == {"not comparable"}
     assert rows["speedup"].isna().all() and rows["time"].notna().all()
+
+
+def test_two_gpus_are_compared_and_named():
+    other = Side(a_run(device=dataclasses.replace(DEVICE, name="Other", target="sm_80"), settings={"target": "sm_80"}))
+    before = Side(a_run(settings={"target": "sm_90"}))
+    assert not compare.obstacles(before, other)
+    assert compare.changes(before, other)[0] == "GPU GPU → Other"
+    assert compare.compare(before, other)["speedup"].notna().all()
 
 
 def test_number_of_repetitions_and_collectors_may_differ():

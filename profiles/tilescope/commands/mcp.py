@@ -119,7 +119,7 @@ async def compare(baseline: str, candidate: str, kernel: str = "") -> dict[str, 
     """Compares two runs, or two implementations as RUN:IMPL, case by case: speedups with their 95 % intervals.
 
     speedup is the baseline's time over the candidate's: above 1 the candidate is faster. A case is slower or faster only where its
-    interval excludes 1. Times are not compared across GPUs or settings; the obstacles say why.
+    interval excludes 1. Times are not compared across settings; the obstacles say why. The changes name GPUs that differ.
     """
     from tilescope.models import compare as model  # noqa: PLC0415
     from tilescope.models import json_documents  # noqa: PLC0415

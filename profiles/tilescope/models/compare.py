@@ -1,6 +1,6 @@
 """Comparison of two runs, or of two implementations. Pure: runs -> frame.
 
-A speedup is only given where both sides were measured on the same device, with the same settings, by the same clock.
+A speedup is only given where both sides were measured with the same settings, by the same clock.
 Its interval is the percentile bootstrap of the ratio of medians (Efron and Tibshirani, "An Introduction to the
 Bootstrap", 1993) over the repetitions that the runs keep. An interval that contains 1 shows no significant difference.
 Repetitions of one run share its clocks and temperature, so the interval leaves out variation between runs.
@@ -63,25 +63,30 @@ class Side:
 
 
 def obstacles(baseline: Side, candidate: Side) -> list[str]:
-    """Reasons why times of the two sides cannot be compared: devices or settings that differ, a line each."""
+    """Reasons why times of the two sides cannot be compared: sides that were not measured or settings that differ, a line each."""
     before, after = baseline.loaded.run, candidate.loaded.run
-    found = []
     predicted = {run.id: run.device.where for run in (before, after) if not run.device.measured}
-    if predicted:
-        found += [f"{name} was {where}, not measured" for name, where in predicted.items()]
-    elif (before.device.name, before.device.target) != (after.device.name, after.device.target):
-        found.append(f"measured on different devices: {before.device.name} and {after.device.name}")
-    for name in sorted({*before.settings, *after.settings} - _INDIFFERENT):
+    found = [f"{name} was {where}, not measured" for name, where in predicted.items()]
+    # Each device has its own target.
+    of_device = {"target"} if devices(baseline, candidate) else set()
+    for name in sorted({*before.settings, *after.settings} - _INDIFFERENT - of_device):
         one, two = before.settings.get(name, "not set"), after.settings.get(name, "not set")
         if one != two:
             found.append(f"measured with different settings: {name} is {one} and {two}")
     return found
 
 
+def devices(baseline: Side, candidate: Side) -> tuple[str, str] | None:
+    """The devices on which the two sides were measured, where they differ."""
+    before, after = (side.loaded.run.device for side in (baseline, candidate))
+    differ = (before.name, before.target) != (after.name, after.target)
+    return (before.name, after.name) if differ and before.measured and after.measured else None
+
+
 def changes(baseline: Side, candidate: Side) -> list[str]:
-    """Other differences between the two runs that may explain their times: versions and sources, a line each."""
+    """Other differences between the two runs that may explain their times: device, versions and sources, a line each."""
     before, after = baseline.loaded.run, candidate.loaded.run
-    found = []
+    found = [f"GPU {' → '.join(apart)}"] if (apart := devices(baseline, candidate)) else []
     for name in dict.fromkeys([*before.versions, *after.versions]):
         one, two = before.versions.get(name, "absent"), after.versions.get(name, "absent")
         if one != two:

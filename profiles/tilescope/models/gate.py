@@ -135,7 +135,10 @@ def gate(
         raise CompareError(
             f"{baseline.run.id} has no {what} to compare with: 'tilescope show {baseline.run.id}' lists its cases"
         )
-    obstacles = compare.obstacles(compare.Side(baseline), compare.Side(candidate))
+    sides = compare.Side(baseline), compare.Side(candidate)
+    obstacles = compare.obstacles(*sides)
+    if apart := compare.devices(*sides):
+        obstacles.insert(0, f"measured on different devices: {' and '.join(apart)}")
     both = _Both(
         baseline,
         candidate,
