@@ -3,6 +3,8 @@
 import dataclasses
 import re
 from html import unescape
+from pathlib import Path
+from types import ModuleType
 
 import pandas as pd
 import pytest
@@ -17,6 +19,7 @@ from tilescope_dashboard.figures.claims import claims
 from tilescope_dashboard.figures.compare import compare
 from tilescope_dashboard.figures.style import LIGHT, ratio_ticks
 from tilescope_dashboard.session.state import State
+from tilescope_dashboard.topics import baselines
 from tilescope_dashboard.topics import compare as topic
 from tilescope_dashboard.views.claims import Claims
 from tilescope_dashboard.views.compare import Compare
@@ -52,7 +55,7 @@ def test_compare_draws_rows_with_a_speedup(rows: pd.DataFrame) -> None:
     alone = compare(rows, LIGHT)
     assert not any("compile" in label or "rms_norm" in label for label in alone.y_range.factors)
     both = compare(pd.concat([rows, rows.assign(baseline_impl="eager")]), LIGHT)
-    assert all("compile" in label or "eager" in label for label in both.y_range.factors)
+    assert all("torch.compile" in label or "unfused" in label for label in both.y_range.factors)
     some = rows.head(3).copy()
     some.loc[some.index[0], ["speedup", "speedup_low", "speedup_high"]] = float("nan")
     some.loc[some.index[1], "speedup_high"] = float("inf")
@@ -109,6 +112,13 @@ def test_the_view_holds_what_the_address_says_against_the_run(norms: store.Summa
     state.kernel = "in_no_run"
     assert "in_no_run has no run yet" in words(shown)
     assert not shown.body.visible, "an empty figure and an empty table say nothing"
+
+
+def test_runs_of_one_minute_are_baselines_apart(tmp_path: Path, synthetic: ModuleType) -> None:
+    ids = [f"20260102-030405-{end}" for end in ("aaaa", "bbbb", "cccc")]
+    first, *others = (synthetic.write_run(tmp_path, name) for name in ids)
+    options = baselines.possible(store.open_run(first), "softmax", store.list_runs([tmp_path]))
+    assert {folder.name for folder in others} <= {*options.values()}
 
 
 def test_wrong_case_leads_and_has_no_speedup(norms: store.Summary) -> None:

@@ -94,6 +94,7 @@ def test_times_of_two_collectors_are_not_compared():
     (pair,) = versions.pairs([before], [dataclasses.replace(quick, time_source="torch_profiler")])
     assert pair.changes[0].texts() == ("2.00 µs", "4.00 µs", "+100.0 %")
     assert dataclasses.replace(pair.changes[0], candidate=8e-5).texts()[2] == "40.0×"
+    assert versions.Change("theoretical_occupancy", "occupancy", "ratio", 0.125, 1.0).texts()[2] == "+87.5 points"
 
 
 def test_cases_of_a_run_have_its_values_and_findings():

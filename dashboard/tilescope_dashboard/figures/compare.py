@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pandas as pd
@@ -15,6 +15,8 @@ from tilescope_dashboard.figures.style import Theme, blank, empty, hover, legend
 
 #: Most rows that are drawn: nobody reads more.
 MOST = 40
+#: Columns of the baseline that labels tell apart by.
+_BASELINE = ("kernel", "baseline_impl", "baseline_config", "baseline_run")
 #: Marks by outcome: they differ in shape as well as in colour.
 _MARKS = {"faster": "triangle", "slower": "inverted_triangle", "alike": "circle"}
 
@@ -28,14 +30,14 @@ def compare(rows: pd.DataFrame, look: Theme) -> figure:
     if timed.empty:
         return empty(look, "compare", "There are no times to compare.", 160)
     # The title and the table say what all rows share.
-    several = len(timed[["kernel", "baseline_impl", "baseline_config", "baseline_run"]].drop_duplicates()) > 1
-    labels = [_label(row, look.narrow, several=several) for row in timed.to_dict("records")]
+    varies = {name for name in _BASELINE if timed[name].nunique() > 1}
+    labels = [_label(row, look, varies) for row in timed.to_dict("records")]
     # Two cases with equal shortened names stay two rows.
     names = [label + "\u200b" * labels[:place].count(label) for place, label in enumerate(labels)]
     low = timed["speedup_low"].where(timed["speedup_low"] > 0, timed["speedup"] / 2)
     high = timed["speedup_high"].where(timed["speedup_high"] < math.inf, timed["speedup"] * 2)
     ends = (min(0.9, low.min() / 1.05), max(1.1, high.max() * 1.05))
-    height = 130 + (36 if look.narrow and several else 24) * len(names)
+    height = 130 + (36 if look.narrow and varies else 24) * len(names)
     plot = blank(look, "compare", height, x_axis_type="log", y_range=names[::-1], x_range=ends)
     said = "speedup vs baseline"
     plot.xaxis.axis_label, plot.xaxis.formatter = said, ticks("times")
@@ -64,16 +66,12 @@ def compare(rows: pd.DataFrame, look: Theme) -> figure:
     return plot
 
 
-def _label(row: Mapping[Any, Any], narrow: bool, *, several: bool) -> str:
-    """The label of a comparison: the case, and its baseline where there are ``several``.
-
-    A ``narrow`` page has two lines without the kernel, which is in the title.
-    """
+def _label(row: Mapping[Any, Any], look: Theme, varies: Collection[str]) -> str:
+    """The label of a comparison: the case, and what ``varies`` of its baseline. A narrow page has that in a second line."""
     case = f"{problem('', row['pass'])} {row['workload']}".strip()
-    if not several:
-        return short(case, 20 if narrow else 46)
-    baseline = f"{row['baseline_impl']} {row['baseline_config']}".strip()
-    where = "" if row["run"] == row["baseline_run"] else f" in {row['baseline_run'][-4:]}"
-    if narrow:
-        return f"{short(case, 20)}\n{short(baseline + where, 20)}"
-    return short(f"{problem(row['kernel'], row['pass'])} {row['workload']} {baseline}{where}", 46)
+    told = {**row, "baseline_impl": look.called(row["baseline_impl"])}
+    baseline = [str(told[name]) for name in _BASELINE[:-1] if name in varies]
+    if _BASELINE[-1] in varies and row["run"] != row["baseline_run"]:
+        baseline.append(f"in {row['baseline_run'][-4:]}")
+    limit, apart = (20, "\n") if look.narrow else (46, " ")
+    return apart.join(short(part, limit) for part in (case, " ".join(filter(None, baseline))) if part)

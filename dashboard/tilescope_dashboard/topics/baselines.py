@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -38,16 +39,26 @@ def possible(
         if name != kernel
         and (recorded.get(name) is s if s.recorded else s.id == loaded.run.id or kernel not in s.kernels)
     ]
-    renamed = {
-        f"{name}, {'in this run' if s.id == loaded.run.id else f'{dated(s.title, s.started)} ({s.device})'}": f"{s.id}::{name}"
+    renamed = [
+        (
+            f"{name}, {'in this run' if s.id == loaded.run.id else f'{dated(s.title, s.started)} ({s.device})'}",
+            f"{s.id}::{name}",
+        )
         for name, s in others_of
-    }
+    ]
     made_by = tritons(readable)
-    dates = {
-        f"{s.started[:16].replace('T', ' ')} {s.title} ({', '.join([s.device, *made_by.get(s.id, [])])})": s.id
+    dates = [
+        (f"{s.started[:16].replace('T', ' ')} {s.title} ({', '.join([s.device, *made_by.get(s.id, [])])})", s.id)
         for s in others
-    }
-    return own | dates | renamed
+    ]
+    return own | _distinct([*dates, *renamed])
+
+
+def _distinct(labelled: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The tokens by their labels. Runs of one title and minute are told apart by the ends of their ids."""
+    known = list(labelled)
+    labels = Counter(label for label, _ in known)
+    return {label if labels[label] == 1 else f"{label} · {parts(token)[0][-4:]}": token for label, token in known}
 
 
 def tritons(runs: Iterable[store.Summary]) -> dict[str, list[str]]:

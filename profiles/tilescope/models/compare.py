@@ -95,8 +95,10 @@ def changes(baseline: Side, candidate: Side) -> list[str]:
         digests = [str(run.kernels.get(kernel, {}).get("sha256", "")) for run in (before, after)]
         if kernel in after.kernels and all(digests) and digests[0] != digests[1]:
             found.append(f"the source of {kernel} changed ({digests[0][:8]} → {digests[1][:8]})")
-    if before.git_revision != after.git_revision and before.git_revision and after.git_revision:
-        found.append(f"revision {before.git_revision[:12]} → {after.git_revision[:12]}")
+    # A plus marks changes that were not committed.
+    one, two = (run.git_revision[:12] + "+" * run.git_revision.endswith("+") for run in (before, after))
+    if one and two and one != two:
+        found.append(f"revision {one} → {two}")
     return found
 
 

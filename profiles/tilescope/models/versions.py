@@ -137,7 +137,9 @@ class Change:
         if self.baseline == self.candidate:
             return sides[0], sides[1], ""
         said = "" if self.relative is None else f"{self.relative * 100:+.1f} %"
-        if self.relative and self.relative >= _FACTOR:
+        if said and self.metric in _MORE:
+            said = f"{((self.candidate or 0) - (self.baseline or 0)) * 100:+.3g} points"
+        elif self.relative and self.relative >= _FACTOR:
             said = units.times(1 + self.relative)
         return sides[0], sides[1], f"{said}, within noise" if self.noise else said
 
