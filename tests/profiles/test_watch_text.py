@@ -1,10 +1,12 @@
 """A watch as text: each value once, as it comes, and nothing about a launch that is wrong."""
 
 import asyncio
+import dataclasses
 import os
 
 import pytest
 from tilescope.models import versions
+from tilescope.models.advice import Finding
 from tilescope.notebook import cell_magic, watch_text
 from tilescope.notebook.watching import Version, Watch
 
@@ -74,6 +76,19 @@ def test_versions_are_named_pinned_paired_and_deleted(watch):
     watch.versions.append(Version(4))
     with pytest.raises(ValueError, match="version 4 is being made"):
         watch.delete(watch.versions[-1])
+
+
+def test_finding_with_another_value_is_told(watch):
+    def found(rule, title):
+        return Finding(rule, title, "", "a", "forward", "8-fp32", "triton", "", ())
+
+    first, second = watch.versions[0], Version(2, state="ready")
+    first.cases = [dataclasses.replace(case("a"), findings=(found("loads", "12.5 % used"), found("idle", "idle")))]
+    second.cases = [dataclasses.replace(case("a"), findings=(found("loads", "6.25 % used"), found("idle", "idle")))]
+    watch.versions.append(second)
+    assert [line for line in watch_text.Telling(watch).lines(second) if "used" in line or "idle" in line] == [
+        "still: 6.25 % used"
+    ]
 
 
 def test_typed_pairing_is_told_anew(watch):

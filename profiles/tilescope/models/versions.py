@@ -105,6 +105,13 @@ class Pair:
         """The findings that only the baseline has."""
         return _without(self.baseline, self.candidate)
 
+    @property
+    def stayed(self) -> list[Finding]:
+        """The candidate's findings that the baseline has with other values."""
+        before = {finding.rule: finding.title for finding in self.baseline.findings} if self.baseline else {}
+        now = self.candidate.findings if self.candidate else ()
+        return [finding for finding in now if before.get(finding.rule, finding.title) != finding.title]
+
 
 @dataclass(frozen=True)
 class Change:

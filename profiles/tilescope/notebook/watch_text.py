@@ -53,7 +53,8 @@ class Telling:
             return
         self._ended = True
         for pair in compared.pairs if version.cases else ():
-            for word, findings in (("new" if pair.baseline else "found", pair.came), ("gone", pair.went)):
+            first = "new" if pair.baseline else "found"
+            for word, findings in ((first, pair.came), ("still", pair.stayed), ("gone", pair.went)):
                 if not _is_wrong(pair):
                     yield from (f"{word}: {f.title}{f', {f.bound.text}' if f.bound else ''}" for f in findings)
         if version.state == "failed":
