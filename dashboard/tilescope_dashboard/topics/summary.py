@@ -70,10 +70,14 @@ def _standing(case: Mapping[str, Any], against: pd.DataFrame | None) -> list[str
     if not case["measured"]:
         return [f"predicted {bound}" if bound else ""]
     rows = against[against["speedup"].notna()].to_dict("records") if against is not None else []
-    faster = [f"{times(row['speedup'])} the speed of {row['baseline_name']}{_where(row)}" for row in rows[:1]]
+    faster = [f"{_speed(row)} {row['baseline_name']}{_where(row)}" for row in rows[:1]]
     if case["floor_fraction"] > 0:
         return [*faster, f"{write(case['floor_fraction'], 'ratio')} of the {case['roof']}"]
     return [*faster, f"{write(case['gpu_time'], 'second')} of GPU time", bound]
+
+
+def _speed(row: Mapping[str, Any]) -> str:
+    return "as fast as" if row["verdict"] == "alike" else f"{times(row['speedup'])} the speed of"
 
 
 def foremost(found: Sequence[Finding]) -> Finding | None:
