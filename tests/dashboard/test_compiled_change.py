@@ -24,7 +24,11 @@ def shown(tmp_path: Path, synthetic: ModuleType, monkeypatch: pytest.MonkeyPatch
         folder = synthetic.write_run(tmp_path, run, measured=False)
         sass = f"/*0000*/  {load} <b>, R2  // a.py:7\n/*0010*/  STG.E R2, R0  // a.py:8\n"
         cases = synthetic.frame(False).query("kernel == 'softmax'")[["impl", "pass", "workload"]].drop_duplicates()
-        launch = {"function": "softmax_kernel", "file": "a.py", "stages": {"sass": sass, "ptx": "", "ttgir": ""}}
+        launch = {
+            "function": "softmax_kernel",
+            "file": "a.py",
+            "stages": {"sass": sass, "ptx": "", "ttgir": "module {}"},
+        }
         kept = {Case("softmax", *case).id: [launch] for case in cases.itertuples(index=False, name=None)}
         (folder / "listings.json.xz").write_bytes(lzma.compress(json.dumps(kept).encode()))
     view = Compare(State(run=NEW, kernel="softmax", view="compare", compared=[OLD]))
@@ -38,7 +42,12 @@ def test_other_code_is_shown_by_count_and_line(shown: Compare) -> None:
     assert "128-bit global loads\n0\n1 -100.0 %, line 7\n32-bit global loads\n1\n0 line 7" in text
     assert "LDG.E 0 → 1, LDG.E.128 1 → 0" in text and "LDG.E.128 R0 <b>, R2 LDG.E R0 <b>, R2" in text
     assert "STG.E" not in text
-    assert field(shown, "stage").options == {"SASS": "sass"}
+    # Without times the headline tells it, too.
+    assert "no times to compare; the launch compiled to other code and did not get worse" in text
+    stage = field(shown, "stage")
+    assert {*stage.options.values()} == {"ttgir", "sass"}
+    stage.value = "ttgir"
+    assert "No source line has other operations in TTGIR." in said(shown)
 
 
 def test_same_code_is_not_shown(shown: Compare) -> None:

@@ -95,10 +95,10 @@ def test_the_verdict_is_one_sentence_whatever_is_known(synthetic: ModuleType) ->
         "softmax: 85.4 % of the measured copy bandwidth, no problem found"
     )
     known = {"baseline_name": "torch.matmul", "run": "r", "baseline_run": "r"}
-    for speedup, verdict, words in ((0.997, "alike", "as fast as"), (0.5, "slower", "0.5× the speed of")):
+    for speedup, verdict, how in ((0.997, "alike", "as fast as"), (0.5, "slower", "0.5× the speed of")):
         against = pd.DataFrame([{**known, "speedup": speedup, "verdict": verdict}])
         said = topic.verdict("softmax", timed, (), against=against)
-        assert said.title.startswith(f"softmax: {words} torch.matmul, 85.4 % of the measured copy bandwidth")
+        assert said.title.startswith(f"softmax: {how} torch.matmul, 85.4 % of the measured copy bandwidth")
         # One number for the share, whoever tells it.
         assert "85.4 % of the measured copy bandwidth" in said.text
     predicted = summarise(synthetic.frame(measured=False), synthetic.DEVICE).iloc[0].to_dict()

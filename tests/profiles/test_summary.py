@@ -5,7 +5,7 @@ import dataclasses
 import pandas as pd
 import pytest
 from tilescope.models import advice, roofline, summary
-from tilescope.table import schema
+from tilescope.table import schema, units
 from tilescope.table.case import Case
 from tilescope.table.run import Ceiling
 
@@ -45,7 +45,7 @@ def test_memory_bound_with_nothing_left():
     assert row["floor_fraction"] == pytest.approx(1 / 1.05)
     assert row["bytes_ratio"] == pytest.approx(1.02)
     assert row["why"] == (
-        "Memory-bound: it reaches 97 % of the measured copy bandwidth. It moves 1.02× the bytes the algorithm needs. "
+        "Memory-bound: it reaches 97.1 % of the measured copy bandwidth. It moves 1.02× the bytes the algorithm needs. "
         "Only fusing with the operation before or after would make it faster."
     )
 
@@ -63,7 +63,7 @@ def test_what_only_reads_is_held_against_the_read_bandwidth():
         assert (row["memory_roof"], row["floor"]) == (roof, pytest.approx(floor))
         assert row["bandwidth_fraction"] == pytest.approx(floor / 1e-3)
         kind = "read" if roof == "hbm_read" else "copy"
-        assert f"{floor / 1e-5:.0f} % of the measured {kind} bandwidth" in row["why"]
+        assert f"{units.text(floor / 1e-3, 'ratio')} of the measured {kind} bandwidth" in row["why"]
         assert summary.summarise(frame, TOY)["memory_roof"].tolist() == ["hbm"]
         (point,) = roofline.points(frame, both).to_dict("records")
         assert point["fraction"] == pytest.approx(floor / 1e-3)
@@ -106,18 +106,18 @@ def test_chain_within_l2_is_marked_as_counted_cold():
 def test_summary_says_what_binds():
     row = one(rows(time=(1.25e-3,)))
     assert (row["bound"], row["bytes_source"]) == ("memory", "")
-    assert "80 % of the measured copy bandwidth; no counters" in row["why"]
+    assert "80.0 % of the measured copy bandwidth; no counters" in row["why"]
     row = one(rows(time=(1.25e-2,), flops=1e12))
     assert (row["bound"], row["pipe"]) == ("compute", "bf16")
     assert row["performance"] == pytest.approx(80e12)
-    assert row["why"] == "Compute-bound: 80.0 Tflop/s is 80 % of the measured bf16 rate."
+    assert row["why"] == "Compute-bound: 80.0 Tflop/s is 80.0 % of the measured bf16 rate."
     row = one(rows(time=(2e-6, 2e-6), needed=1e4, flops=1e3))
     assert row["bound"] == "latency"
     assert row["why"].startswith("Launch-bound: 2 launches of 2.00 µs where the work needs 10.0 ns")
     row = one([*rows(), *(CASE.row("graph_time", 2e-3, "events", sample=n) for n in range(3))])
     assert not row["measured"]
     assert row["graph_time"] == 2e-3
-    assert row["why"].startswith("Timed by events only: 2.00 ms a call, where the floor is 1.00 ms (50 %)")
+    assert row["why"].startswith("Timed by events only: 2.00 ms a call, where the floor is 1.00 ms (50.0 %)")
     table = [*rows(time=(1e-3,)), CASE.row("relative_error", 0.5, "events"), CASE.row("tolerance", 1e-2, "events")]
     assert one(table)["why"].startswith("Wrong: the error against the reference, 0.5, is above 0.01.")
     table = rows(time=(1e-4, 9e-4)) + [
@@ -140,7 +140,7 @@ def test_latency_bound_case_names_limiter_and_stall():
     )
     assert (row["bound"], row["limiter"], row["blocks"]) == ("latency", "registers", 1)
     assert row["why"] == (
-        "Latency-bound: neither memory (25 %) nor fp32 arithmetic (0 %) is busy; 12 % occupancy: 1 block an "
+        "Latency-bound: neither memory (25.0 %) nor fp32 arithmetic (0.25 %) is busy; 12.5 % occupancy: 1 block an "
         "SM, limited by registers; warps wait longest on data from L2 or HBM."
     )
 
@@ -165,7 +165,7 @@ def test_prediction_says_that_it_is_one():
     assert (row["bound"], row["registers"], row["limiter"]) == ("memory", 64, "registers, shared memory")
     assert row["why"] == (
         "Predicted, not measured: memory-bound, at least 1.00 ms at the measured HBM bandwidth of toy; its launches touch "
-        "1× the bytes the algorithm needs; 50 % occupancy: 4 blocks an SM, limited by registers and shared memory; "
+        "1× the bytes the algorithm needs; 50.0 % occupancy: 4 blocks an SM, limited by registers and shared memory; "
         "it spills 16 B a thread."
     )
 
@@ -184,7 +184,7 @@ def test_late_cpu(time, interval, late):
 
 @pytest.mark.parametrize(("moved", "said"), [
     (1.12, "Reading each byte once would by itself make it 1.12× faster"), (1.08, "Only fusing with"),
-    (0.88, "reaches 91 % of the measured copy bandwidth. It moves 12 % less than its inputs and outputs: that part was still in L2"), (0.93, "7 % less"), (0.93, "Only fusing with"),
+    (0.88, "reaches 90.9 % of the measured copy bandwidth. It moves 12 % less than its inputs and outputs: that part was still in L2"), (0.93, "7.0 % less"), (0.93, "Only fusing with"),
 ])  # fmt: skip
 def test_a_tenth_more_or_less_bytes_are_worth_a_word(moved, said):
     # Of 8 MB L2 keeps one at most, and that of the output.

@@ -75,12 +75,11 @@ class Compare(View):
         self._earlier.param.update(label=shown, visible=bool(shown))
         rows, said = self._against(chosen)
         names = [baselines.name_of(token, state.runs, declared) for token in chosen]
-        came_and_went = self.changes.show(chosen)
-        self.compiled.show(rows)
+        changed = [self.changes.show(chosen), self.compiled.show(rows)]
         title, text = topic.sentence(state.kernel, names, rows, compared_case.said(rows, state.chosen, declared))
-        # Without times, the findings tell whether a change helped.
-        more = f"; {came_and_went}" if came_and_went and not rows["speedup"].notna().any() else ""
-        self.say(Sentence(title + more, text))
+        # Without times, the findings and the code tell whether a change helped.
+        more = [] if rows["speedup"].notna().any() else filter(None, changed)
+        self.say(Sentence("; ".join([title, *more]), text))
         self.drawn.visible = bool(rows["speedup"].notna().any()) or not self.changes.layout.visible
         parts = [line.partition(": ") for line in said]
         self.said.object = "".join(html_text.notice("info", f"{head}:", rest) for head, _, rest in parts)

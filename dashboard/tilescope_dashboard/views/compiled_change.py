@@ -35,8 +35,11 @@ class CompiledChange(layout.Part):
         self._launches = list[Launch]()
         self.layout = layout.column(self.counts, layout.beside(self.launch, self.stage), self.code)
 
-    def show(self, rows: pd.DataFrame) -> None:
-        """Show the first of ``rows`` (those of ``compare.compare``) that is of the state's case and of other code."""
+    def show(self, rows: pd.DataFrame) -> str:
+        """Show the first of ``rows`` (those of ``compare.compare``) that is of the state's case and of other code.
+
+        Returns a summary of the change.
+        """
         own = compared_case.of_case(rows, self.state.standing)
         apart = own["baseline_run"].ne(own["run"]) | own["baseline_impl"].ne(own["impl"])
         compiled = (self._compiled(own.loc[[place]]) for place in own.index[apart])
@@ -47,6 +50,7 @@ class CompiledChange(layout.Part):
             names = {f"{n + 1}. {one.candidate.function}": n for n, one in enumerate(self._launches)}
             self.launch.offer(names, 0, anew=True)
             self._draw()
+        return code_change.sentence(self._launches) if self._launches else ""
 
     def _compiled(self, row: pd.DataFrame) -> list[Launch]:
         """The launches of the row's case whose code differs, cached with the open run."""
@@ -81,7 +85,8 @@ class CompiledChange(layout.Part):
         self.stage.offer(known, "sass" if "sass" in known.values() else next(iter(known.values()), None))
         lines = list(code_change.side_by_side(one.baseline, one.candidate, self.stage.value)) if known else []
         text = self.state.loaded.source_text(self.state.kernel, one.candidate.file) if self.state.loaded else None
-        self.code.object = _sides(lines, (text or "").splitlines()) if lines else ""
+        same = f"No source line has other operations in {STAGES[self.stage.value]}." if known else ""
+        self.code.object = _sides(lines, (text or "").splitlines()) if lines else html_text.paragraph(same)
 
 
 def _sides(lines: Iterable[LineCode], source: list[str]) -> str:

@@ -157,7 +157,7 @@ def _memory(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
         )
     needed = f"{units.times(ratio)} the bytes the algorithm needs"
     if ratio < _ALL_BYTES:
-        needed = f"{_percent(1 - ratio)} less than its inputs and outputs: that part was still in L2"
+        needed = f"{units.text(1 - ratio, 'ratio', 2)} less than its inputs and outputs: that part was still in L2"
     moved = f"Memory-bound: it reaches {_percent(use)} of {roof}. It moves {needed}"
     if ratio < 1 / _EXTRA_BYTES:
         return f"{moved}."
