@@ -9,7 +9,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from tilescope_kernels import dispatch
-from tilescope_kernels._shared import launching, operators
+from tilescope_kernels._shared import compiling
 
 
 def warm(
@@ -42,9 +42,9 @@ def warm(
     with modes, Noted():
         made = torch.func.functional_call(model, state, args, kwargs) if state else model(*args, **kwargs)
         if gradients:
-            operators.differentiate(made)
+            compiling.differentiate(made)
 
-    with torch.no_grad(), launching.compiled_alone(threads) as compiled:
+    with torch.no_grad(), compiling.compiled_alone(threads) as compiled:
         for call, given in calls:
-            call(*map(operators.on_meta, given))
+            call(*map(compiling.on_meta, given))
         return len(compiled)  # Triton 3.9 forgets them at the end.

@@ -1,7 +1,11 @@
-"""Every function called first by eight threads at once, on an assumed GPU. Prints JSON: function to what a thread raised."""
+"""Every function called first by eight threads at once, on an assumed GPU.
+
+Prints JSON: function to what a thread raised, and the kernels that several threads compiled.
+"""
 
 import json
 import threading
+import time
 
 import torch
 from tilescope.execution.assumed_device import assumed
@@ -10,6 +14,7 @@ from tilescope_kernels import CATALOG
 from triton.runtime import jit
 
 THREADS = 8
+COMPILED = []
 
 
 class Compiled:
@@ -23,6 +28,8 @@ class Compiled:
 
 
 def not_compiled(self, key, signature, device, *given):
+    COMPILED.append((self.fn.__name__, key))
+    time.sleep(0.005)
     self.device_caches[device][0][key] = made = Compiled()
     return made
 
@@ -66,7 +73,11 @@ def main():
                     if one.requires_grad:
                         torch.autograd.backward(one, torch.ones_like(one), retain_graph=True)
 
-            found[spec.name] = together(step)
+            COMPILED.clear()
+            raised = together(step)
+            # The studies' functions are not operators.
+            several = {name for name, key in COMPILED if COMPILED.count((name, key)) > 1}
+            found[spec.name] = raised or sorted(() if ".studies." in call.__module__ else several)
     print(json.dumps(found))
 
 

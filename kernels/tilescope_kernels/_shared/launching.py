@@ -6,12 +6,10 @@ Triton found beside Triton's own entry, in ``kernel.device_caches``.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
 import threading
-from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -52,10 +50,10 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
             start(x, y, z, driver.active.get_current_stream(device), *first, *given, *last)
             return
         if THREAD.prepares and not torch.cuda.is_current_stream_capturing():
-            (prepare, *needed), THREAD.prepares = THREAD.prepares, None
-            # The launches themselves say what is wrong.
-            with contextlib.suppress(Exception):
-                prepare(*needed)
+            from tilescope_kernels._shared import compiling  # noqa: PLC0415 - to compile alone
+
+            step, THREAD.prepares = THREAD.prepares, None
+            compiling.compile_step(*step)
     if THREAD.compiles_alone:
         kernel.warmup(*args, grid=grid, **constants)
         return
@@ -113,8 +111,10 @@ def _described(args: tuple[Any, ...], general: Collection[int]) -> tuple[list[An
         elif kind.__name__ == _DESCRIPTOR:
             if device < 0:
                 device = value.base.get_device()
-            if device >= 0:
-                _ensure_context(device)
+            if device >= 0 and not THREAD.has_context:
+                # Without a CUDA context no descriptor can be encoded, and autograd's threads start without one.
+                torch.cuda.mem_get_info(device)
+                THREAD.has_context = True
             key += (kind, value.base.dtype, *value.block_shape, getattr(value, "layout", None))
         elif kind is bool or (kind is tuple and all(type(item) is int for item in value)):
             key += (kind, value)
@@ -139,50 +139,11 @@ class _Thread(threading.local):
 
     has_context = False
     compiles_alone = False
-    #: A function and its arguments: it compiles what the current call of an operator needs.
-    prepares: tuple[Any, ...] | None = None
+    #: The current call of an operator, its arguments, and whether it wants a gradient: what ``compile_step`` takes.
+    prepares: tuple[Callable[..., Any], tuple[Any, ...], bool] | None = None
 
 
 THREAD = _Thread()
-
-
-class _Compilers(ThreadPoolExecutor):
-    """Threads that compile kernels, and load them with their launchers in C if there is a GPU."""
-
-    def submit(self, compile_kernel: Callable[[], Any]) -> Future[Any]:  # type: ignore[override]
-        device = torch.cuda.current_device() if torch.cuda.is_available() else -1
-
-        def compile_and_load() -> Any:
-            kernel = compile_kernel()
-            if device >= 0:
-                with torch.cuda.device(device):
-                    kernel.run  # noqa: B018 - the property loads
-            return kernel
-
-        return super().submit(compile_and_load)
-
-
-@contextlib.contextmanager
-def compiled_alone(threads: int | None = None) -> Iterator[list[Future[Any]]]:
-    """While active, launches of this thread, of tensors on ``meta`` too, are compiled in parallel and not made."""
-    THREAD.compiles_alone = True
-    try:
-        with (
-            _Compilers(threads or len(os.sched_getaffinity(0))) as pool,
-            triton.AsyncCompileMode(pool, ignore_errors=True) as mode,
-        ):
-            yield mode.raw_futures
-    finally:
-        THREAD.compiles_alone = False
-    for future in mode.raw_futures:
-        future.result()
-
-
-def _ensure_context(device: int) -> None:
-    """Give this thread a CUDA context, without which no descriptor can be encoded. Autograd's threads start without one."""
-    if not THREAD.has_context:
-        torch.cuda.mem_get_info(device)
-        THREAD.has_context = True
 
 
 def cdiv(numerator: int, denominator: int) -> int:

@@ -62,7 +62,7 @@ class Operator:
             # ``torch.library.register_autocast`` knows one dtype for all calls; here autocast's own is one of the rules.
             for device in ("cuda", "cpu"):
                 kernel = functools.partial(self._cast_call, overload, device)
-                _library(overload.namespace).impl(overload.name(), kernel, f"Autocast{device.upper()}")
+                torch.library.impl(overload.name(), f"Autocast{device.upper()}", kernel)
 
     def gradient(
         self, saves: Callable[..., tuple[Any, ...]], of: int = 1
@@ -135,71 +135,16 @@ class Operator:
         wants_gradient = requires_gradient(args)
         if wants_gradient is None:
             if "torch.distributed.tensor" in sys.modules:
-                _take_dtensors(self)
+                from tilescope_kernels._shared import sharding  # noqa: PLC0415 - for DTensor alone
+
+                sharding.take_dtensors(self)
             return self._apply(*args)
         wants_gradient = wants_gradient and torch.is_grad_enabled()
-        launching.THREAD.prepares = self._compile, args, wants_gradient
+        launching.THREAD.prepares = self, args, wants_gradient
         try:
             return self._apply(*args) if wants_gradient else self._plain(*args)
         finally:
             launching.THREAD.prepares = None
-
-    def _compile(self, args: tuple[Any, ...], wants_gradient: bool) -> None:
-        """Compile in parallel what a call with these arguments launches, and what its gradient will."""
-        with torch.set_grad_enabled(wants_gradient), launching.compiled_alone():
-            differentiate(self(*map(on_meta, args)))
-
-
-@functools.cache
-def _library(namespace: str) -> torch.library.Library:
-    return torch.library.Library(namespace, "FRAGMENT")
-
-
-@functools.cache
-def _take_dtensors(operator: Operator) -> None:
-    """Tell ``DTensor`` how the operator takes it: the placements of outputs and of arguments that fit together."""
-    from torch.distributed.tensor import Partial, Replicate, Shard  # noqa: PLC0415 - for DTensor alone
-    from torch.distributed.tensor.experimental import register_sharding  # noqa: PLC0415
-
-    def placements(*args: Any) -> list[tuple[list[Any], list[Any]]]:
-        if not operator.shards:
-            raise ValueError(
-                f"tilescope::{operator.name} takes no DTensor: call it with the local parts, x.to_local(), or in "
-                "torch.distributed.tensor.experimental.local_map"
-            )
-        given, made = operator.shards.split()
-        letters, arguments = iter(given), operator.overloads[0]._schema.arguments
-        parts = [next(letters) if "Tensor" in str(argument.type) else "" for argument in arguments]
-
-        def placed(where: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-            # An optional tensor may be absent.
-            pairs = zip(parts, args, strict=False)
-            places = [where[part] if part and arg is not None else None for part, arg in pairs]
-            return [where[letter] for letter in made], places
-
-        whole = dict.fromkeys("erwp", Replicate())
-        dims = range(args[0].ndim) if "e" in given else (0,)
-        return [
-            placed(whole),
-            *(placed({"e": Shard(d), "r": Shard(d), "w": Replicate(), "p": Partial()}) for d in dims),
-        ]
-
-    register_sharding(operator.overloads)(placements)
-
-
-def on_meta(value: Any) -> Any:
-    """A tensor on ``meta`` for a tensor, alike in all that chooses kernels."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    base = torch.empty(0, dtype=value.dtype, device="meta")
-    made = base.as_strided(value.shape, value.stride(), value.storage_offset() % 16)
-    return made.detach().requires_grad_(value.requires_grad)
-
-
-def differentiate(results: Any) -> None:
-    """Run the backward pass of all tensors in ``results`` that have one."""
-    leaves = [each for each in torch.utils._pytree.tree_leaves(results) if getattr(each, "requires_grad", False)]
-    torch.autograd.backward(leaves, [torch.empty_like(each) for each in leaves])
 
 
 def _is_floating(value: Any) -> bool:
