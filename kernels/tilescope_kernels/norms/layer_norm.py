@@ -18,7 +18,7 @@ from tilescope_kernels._shared.operators import as_rows, as_vector, operator, pa
 from tilescope_kernels._shared.row_tiles import in_pieces, vector
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
 from tilescope_kernels.norms import layer_norm_kernels as kernels
-from tilescope_kernels.norms.special_rows import SUMMED, backward_of_special_rows, forward_in_parts
+from tilescope_kernels.norms.special_rows import SUMMED, backward_of_special_rows
 from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
 
 #: ``PROGRAMS`` per SM, 0 for the launcher's choice, walk the rows in the backward pass and prefetch ``STAGES - 1`` rows. Each
@@ -98,6 +98,8 @@ def _layer_norm(
     block = next_power_of_2(columns)
     few, early = _for_pieces(x)
     if columns * x.element_size() > _HELD:
+        from tilescope_kernels.norms.long_rows import forward_in_parts  # noqa: PLC0415 - few models have such rows
+
         forward_in_parts(y, None, saved, x, None, weight, bias, eps, centred=True)
     elif held := in_pieces(x, asked or few):
         launch(

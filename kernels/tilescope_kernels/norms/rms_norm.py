@@ -19,7 +19,6 @@ from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, n
 from tilescope_kernels._shared.operators import as_rows, as_vector, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.row_tiles import aligned, in_pieces, load_piece, load_pieces, narrow, store_piece, vector
 from tilescope_kernels.norms.rms_norm_backward import rms_norm_backward, warps
-from tilescope_kernels.norms.special_rows import forward_in_parts
 from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
 
 
@@ -110,6 +109,8 @@ def _rms_norm(
     few = columns <= 8192 and rows <= 32 * multiprocessors(x)
     eight = 8 if few or (x.element_size() == 2 and 14336 < columns <= 16384) else None
     if columns * x.element_size() > _HELD:
+        from tilescope_kernels.norms.long_rows import forward_in_parts  # noqa: PLC0415 - few models have such rows
+
         forward_in_parts(y, None, saved, x, None, weight, None, eps, centred=False)
     elif held := in_pieces(x, asked or eight):
         launch(rms_norm_pieces_kernel, (rows,), y, saved, x, weight, x.stride(0), columns, eps, **held)

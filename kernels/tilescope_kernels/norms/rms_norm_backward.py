@@ -14,7 +14,6 @@ from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, n
 from tilescope_kernels._shared.operators import operator, unpack
 from tilescope_kernels._shared.row_tiles import aligned, load_pieces, store_piece, vector
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
-from tilescope_kernels.norms.special_rows import SUMMED, backward_of_special_rows
 from tilescope_kernels.spec import Config
 
 #: Bytes of the shortest row, and columns of the longest: beyond, the sums for dW leave too few registers.
@@ -190,6 +189,8 @@ def rms_norm_backward(
     if x.numel() == 0:
         dw = torch.zeros(columns if sums else 0, dtype=sums_dtype(x, weight), device=x.device)
         return x.new_empty(rows, columns), dw
+    from tilescope_kernels.norms.special_rows import SUMMED, backward_of_special_rows  # noqa: PLC0415 - few models have such rows
+
     none = torch.empty(0, dtype=sums_dtype(x, weight), device=x.device)
     if found := backward_of_special_rows(dy, dsum, x, weight, rstd, sums, config, short=_SHARING, centred=False):
         dx, both = found
