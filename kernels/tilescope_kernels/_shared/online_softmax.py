@@ -8,16 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.row_tiles import columns_of
-
-#: log2(e): the hardware computes powers of 2.
-LOG2_E = tl.constexpr(1.4426950408889634)
-
-
-@triton.jit
-def exp(x):
-    """``exp`` of fp32 ``x``. Flushes results below 2^-126 to 0; ``tl.exp`` keeps them, with three more instructions."""
-    return tl.exp2(x * LOG2_E)
+from tilescope_kernels._shared.exponentials import exp, finite
+from tilescope_kernels._shared.row_tiles import columns_of, ends
 
 
 @triton.jit
@@ -26,32 +18,6 @@ def _add(x, largest, total):
     raised = tl.maximum(largest, tl.max(x, axis=1))
     shift = finite(raised)
     return raised, total * exp(largest - shift) + tl.sum(exp(x - shift[:, None]), axis=1)
-
-
-@triton.jit
-def whole_part(start, columns, WIDTH: tl.constexpr, SKEWED: tl.constexpr):
-    """The part of a row that aligned 16-byte accesses cover: its first element, the elements before it, and its length.
-
-    The row begins at element ``start``. If rows are 16-byte aligned the part is the whole row. ``SKEWED`` rows are not, and
-    have a rest at either end. In a short row the part may be empty, and then begins beyond the row.
-    """
-    if SKEWED:
-        before = ((WIDTH - start % WIDTH) % WIDTH).to(tl.int32)
-        # Division and multiplication prove the alignment to the compiler, which would else access single elements.
-        begin = (start + before) // WIDTH * WIDTH
-        length = tl.maximum(columns - before, 0) // WIDTH * WIDTH
-    else:
-        before = 0
-        begin = start
-        length = columns
-    return begin, before, length
-
-
-@triton.jit
-def ends(before, length, columns, WIDTH: tl.constexpr):
-    """Offsets (2 * WIDTH,) of a row's elements outside its ``whole_part``, relative to the part's first element, and their mask."""
-    lane = tl.arange(0, 2 * WIDTH)
-    return lane - before + tl.where(lane < before, 0, length), lane < columns - length
 
 
 @triton.jit
@@ -104,9 +70,3 @@ def sum_exp(
         row_total += tl.sum(exp(end - shift), axis=0)
         row_plain += tl.sum(tl.where(inside, end, 0.0), axis=0)
     return row_largest, shift, row_total, row_plain
-
-
-@triton.jit
-def finite(largest):
-    """The maximum as a shift: 0 instead of an infinity, because inf - inf is NaN."""
-    return tl.where(tl.abs(largest) == float("inf"), 0.0, largest)

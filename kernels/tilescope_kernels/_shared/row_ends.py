@@ -1,4 +1,4 @@
-"""Rows that are not 16-byte aligned, in Gluon: the part that aligned accesses cover, and its two ends. In Triton: ``online_softmax``."""
+"""Rows that are not 16-byte aligned, in Gluon: the part that aligned accesses cover, and its two ends. In Triton: ``row_tiles``."""
 
 from __future__ import annotations
 

@@ -90,6 +90,32 @@ def store_piece(
         tl.store(y_ptr + column, y.to(y_ptr.dtype.element_ty), mask=column < aligned(columns, WIDTH))
 
 
+@triton.jit
+def whole_part(start, columns, WIDTH: tl.constexpr, SKEWED: tl.constexpr):
+    """The part of a row that aligned 16-byte accesses cover: its first element, the elements before it, and its length.
+
+    The row begins at element ``start``. If rows are 16-byte aligned the part is the whole row. ``SKEWED`` rows are not, and
+    have a rest at either end. In a short row the part may be empty, and then begins beyond the row.
+    """
+    if SKEWED:
+        before = ((WIDTH - start % WIDTH) % WIDTH).to(tl.int32)
+        # Division and multiplication prove the alignment to the compiler, which would else access single elements.
+        begin = (start + before) // WIDTH * WIDTH
+        length = tl.maximum(columns - before, 0) // WIDTH * WIDTH
+    else:
+        before = 0
+        begin = start
+        length = columns
+    return begin, before, length
+
+
+@triton.jit
+def ends(before, length, columns, WIDTH: tl.constexpr):
+    """Offsets (2 * WIDTH,) of a row's elements outside its ``whole_part``, relative to the part's first element, and their mask."""
+    lane = tl.arange(0, 2 * WIDTH)
+    return lane - before + tl.where(lane < before, 0, length), lane < columns - length
+
+
 def vector(x: torch.Tensor) -> int:
     """The ``WIDTH`` that ``aligned`` needs for 16-byte accesses to the rows of ``x``, in elements; 1 if it is not needed.
 
@@ -99,6 +125,14 @@ def vector(x: torch.Tensor) -> int:
     columns, stride, width = x.shape[1], x.stride(0), 16 // x.element_size()
     known = columns % 16 == stride % 16 == 0
     return 1 if known or columns % width or stride % width else width
+
+
+def skewed(x: torch.Tensor) -> bool:
+    """Whether rows are contiguous but not 16-byte aligned, so that those of all operands share their misalignment.
+
+    Blocks and pieces access such rows one element at a time, which takes twice to three times as long.
+    """
+    return x.stride(0) == x.shape[1] and x.shape[1] * x.element_size() % 16 > 0
 
 
 def in_pieces(x: torch.Tensor, asked: int | None = None) -> Config | None:

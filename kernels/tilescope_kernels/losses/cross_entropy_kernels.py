@@ -5,8 +5,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.online_softmax import LOG2_E, ends, sum_exp, whole_part
-from tilescope_kernels._shared.row_tiles import columns_of
+from tilescope_kernels._shared.exponentials import LOG2_E
+from tilescope_kernels._shared.online_softmax import sum_exp
+from tilescope_kernels._shared.row_tiles import columns_of, ends, whole_part
 
 
 @triton.jit

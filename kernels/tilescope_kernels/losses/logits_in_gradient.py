@@ -14,8 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
+from tilescope_kernels._shared.exponentials import LOG2_E
 from tilescope_kernels._shared.launching import launch
-from tilescope_kernels._shared.online_softmax import LOG2_E
 from tilescope_kernels.losses.class_products import slices, write_dw, write_logits
 
 #: Alignment of rows of logits, in elements: sectors of 32 bytes in 16 bits. The classes of a block are a multiple of it.

@@ -15,8 +15,9 @@ import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_no_grad, check_tensors, use_triton
 from tilescope_kernels._shared.launching import launch
-from tilescope_kernels._shared.online_softmax import sum_exp, whole_part
+from tilescope_kernels._shared.online_softmax import sum_exp
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
+from tilescope_kernels._shared.row_tiles import whole_part
 from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 

@@ -1,4 +1,7 @@
-"""``softmax(x, dim)``, forward and backward: rows stay on chip, or long ones in L2, between reduction and result."""
+"""``softmax(x, dim)``, forward and backward: a row stays in registers between its reduction and its result.
+
+Longer rows are in ``softmax_long``.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +9,143 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import triton
+import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_tensors, use_triton
+from tilescope_kernels._shared.exponentials import LOG2_E, exp, finite, merge
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2
 from tilescope_kernels._shared.operators import as_rows, operator, pack, shaped_as, unpack
-from tilescope_kernels._shared.row_tiles import in_pieces, pieces_of, vector
-from tilescope_kernels.reductions import softmax_kernels as kernels
-from tilescope_kernels.reductions.softmax_gluon import softmax_backward_in_parts, softmax_with_held_rows
+from tilescope_kernels._shared.row_tiles import (
+    aligned,
+    ends,
+    in_pieces,
+    load_pieces,
+    narrow,
+    pieces_of,
+    skewed,
+    store_piece,
+    vector,
+    whole_part,
+)
 from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
+
+
+@triton.jit
+def softmax_rows_kernel(
+    y_ptr, x_ptr, x_stride, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr
+):
+    """``ROWS`` whole rows per program: one read, one write. ``columns`` and ``x_stride`` are multiples of ``VECTOR``."""
+    x_stride = aligned(x_stride, VECTOR)
+    columns = aligned(columns, VECTOR)
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, BLOCK)[None, :]
+    mask = (row < rows) & (column < columns)
+    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=float("-inf"))
+    # As in PyTorch, a row of -inf becomes NaN (-inf - -inf), and a NaN makes its whole row NaN.
+    largest = tl.max(x.to(tl.float32), axis=1, keep_dims=True)
+    e = exp(x.to(tl.float32) - largest)
+    total = tl.sum(e, axis=1, keep_dims=True)
+    y = e * (1.0 / total)
+    tl.store(y_ptr + row * columns + column, y.to(y_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["x_stride", "columns"])
+def softmax_pieces_kernel(
+    y_ptr, x_ptr, x_stride, columns,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr, SKEWED: tl.constexpr,
+):  # fmt: skip
+    """One row per program, in pieces of its dtype: as fp32 exponentials, two wide rows would not fit an SM.
+
+    Each thread computes the maximum and the sum of its elements. One reduction over threads merges both. ``SKEWED`` rows of x and
+    y share their misalignment: the pieces are of what aligned accesses cover, and their two ends are held apart.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    begin, before, length = whole_part(row * aligned(x_stride, 1 if SKEWED else WIDTH), columns, WIDTH, SKEWED)
+    x_ptr += begin
+    y_ptr += begin if SKEWED else row * aligned(columns, WIDTH)
+    if SKEWED:
+        offset, inside = ends(before, length, columns, WIDTH)
+        end = tl.load(x_ptr + offset, mask=inside, other=float("-inf")).to(tl.float32)
+    held = load_pieces(x_ptr, length, float("-inf"), LANES, WIDTH, STEPS, WHOLE, MASKED=2)
+    lane_largest = tl.full((LANES,), float("-inf"), tl.float32)
+    for i in tl.static_range(STEPS):
+        lane_largest = tl.maximum(lane_largest, tl.max(held[i].to(tl.float32), axis=1))
+    lane_shift = finite(lane_largest)
+    lane_total = tl.zeros((LANES,), tl.float32)
+    for i in tl.static_range(STEPS):
+        lane_total += tl.sum(tl.exp2((held[i].to(tl.float32) - lane_shift[:, None]) * LOG2_E), axis=1)
+    largest, total = tl.reduce((lane_largest, lane_total), 0, merge)
+    if SKEWED:
+        end_largest = tl.max(end, axis=0)
+        end_total = tl.sum(tl.exp2((end - finite(end_largest)) * LOG2_E), axis=0)
+        largest, total = merge(largest, total, end_largest, end_total)
+    # The sum is infinite only if x is, and 0 only for a row of -inf. PyTorch returns NaN for both.
+    less = tl.where((total == float("inf")) | (total == 0.0), float("nan"), -tl.log2(total))
+    # The maximum is subtracted separately: max + log would lose the logarithm's low bits if the maximum is large.
+    for i in tl.static_range(STEPS):
+        y = tl.exp2((held[i].to(tl.float32) - finite(largest)) * LOG2_E + less)
+        store_piece(y_ptr, y, length, i, LANES, WIDTH, STEPS, WHOLE, MASKED=2)
+    if SKEWED:
+        y = tl.exp2((end - finite(largest)) * LOG2_E + less)
+        tl.store(y_ptr + offset, y.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def softmax_rows_backward_kernel(
+    dx_ptr, dy_ptr, y_ptr, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr
+):
+    """``dx = (dy - sum(dy * y)) * y`` of ``ROWS`` whole rows per program: two reads, one write."""
+    columns = aligned(columns, VECTOR)
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, BLOCK)[None, :]
+    mask = (row < rows) & (column < columns)
+    offsets = row * columns + column
+    dy = tl.load(dy_ptr + offsets, mask=mask, other=0.0)
+    y = tl.load(y_ptr + offsets, mask=mask, other=0.0)
+    inner = tl.sum(dy.to(tl.float32) * y.to(tl.float32), axis=1, keep_dims=True)
+    dx = (narrow(dy, columns).to(tl.float32) - inner) * narrow(y, columns).to(tl.float32)
+    tl.store(dx_ptr + offsets, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["columns"])
+def softmax_pieces_backward_kernel(
+    dx_ptr, dy_ptr, y_ptr, columns,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr, SKEWED: tl.constexpr,
+):  # fmt: skip
+    """``dx`` of one row per program, in pieces (``row_tiles``). ``SKEWED`` rows are not 16-byte aligned: see the forward pass."""
+    row = tl.program_id(0).to(tl.int64)
+    begin, before, length = whole_part(row * aligned(columns, 1 if SKEWED else WIDTH), columns, WIDTH, SKEWED)
+    dx_ptr += begin
+    if SKEWED:
+        offset, inside = ends(before, length, columns, WIDTH)
+        dy_end = tl.load(dy_ptr + begin + offset, mask=inside, other=0.0).to(tl.float32)
+        y_end = tl.load(y_ptr + begin + offset, mask=inside, other=0.0).to(tl.float32)
+    dy = load_pieces(dy_ptr + begin, length, 0.0, LANES, WIDTH, STEPS, WHOLE, MASKED=2)
+    y = load_pieces(y_ptr + begin, length, 0.0, LANES, WIDTH, STEPS, WHOLE, MASKED=2)
+    products = tl.zeros((LANES,), tl.float32)
+    for i in tl.static_range(STEPS):
+        products += tl.sum(dy[i].to(tl.float32) * y[i].to(tl.float32), axis=1)
+    inner = tl.sum(products, axis=0)
+    if SKEWED:
+        inner += tl.sum(dy_end * y_end, axis=0)
+    for i in tl.static_range(STEPS):
+        dx = (narrow(dy[i], columns).to(tl.float32) - inner) * narrow(y[i], columns).to(tl.float32)
+        store_piece(dx_ptr, dx, length, i, LANES, WIDTH, STEPS, WHOLE, MASKED=2)
+    if SKEWED:
+        tl.store(dx_ptr + offset, ((dy_end - inner) * y_end).to(dx_ptr.dtype.element_ty), mask=inside)
+
 
 #: ``ROWS`` per program. The first is the launcher's choice for rows of about 4096 columns.
 CONFIGS = tuple({"ROWS": rows, "num_warps": warps} for rows in (1, 2, 4) for warps in (4, 1, 2, 8, 16, 32))
 
-#: Bytes of the longest row of each operand in registers in the backward pass, by the bytes of an element.
+#: Bytes of the longest row in registers as a block, and in the backward pass of each operand by the bytes of an element.
+_HELD = 32 * 1024
 _HELD_BACKWARD = {2: 64 * 1024, 4: 32 * 1024}
-#: Bytes of the longest row for which an H200's L2 holds the rows of two programs per SM.
-_IN_L2 = 176 * 1024
-#: Columns of a part of a row.
-_PART = 8192
 #: Fewest columns of rows in pieces that are not 16-byte aligned, which as a block would be accessed element by element.
 _LEAST_SKEWED = 513
 #: Elements of the largest block of several rows.
 _MOST = 32768
-
-
-def _skewed(x: torch.Tensor) -> bool:
-    """Whether rows are contiguous but not 16-byte aligned, so that those of all operands share their misalignment.
-
-    Blocks and pieces access such rows one element at a time, which takes twice to three times as long.
-    """
-    return x.stride(0) == x.shape[1] and x.shape[1] * x.element_size() % 16 > 0
 
 
 def _bytes(x: torch.Tensor) -> int:
@@ -56,7 +166,7 @@ def _pieces(x: torch.Tensor, warps: int | None) -> Config | None:
     Rows that are contiguous but not 16-byte aligned have pieces of what aligned accesses cover (``whole_part``).
     """
     columns, size = x.shape[1], x.element_size()
-    if not _skewed(x):
+    if not skewed(x):
         found = in_pieces(x, warps)
         return found and _even(found, most=4)
     if columns < _LEAST_SKEWED:
@@ -83,120 +193,57 @@ def _block(x: torch.Tensor, config: Config, elements: int, most: int) -> Config:
     return {"num_warps": warps, **config, "ROWS": rows, "BLOCK": block, "VECTOR": vector(x)}
 
 
-def _walked(x: torch.Tensor, config: Config, warps: int, accesses: int) -> Config:
-    """Parameters for programs that walk one row, with so many 16-byte accesses in flight per thread.
-
-    Raises ValueError for a config with several rows per program.
-    """
-    if config.get("ROWS", 1) > 1:
-        raise ValueError(f"config has ROWS={config['ROWS']}: a program walks one row of so many columns")
-    warps = config.get("num_warps", warps)
-    lanes, width = 32 * accesses * warps, 16 // x.element_size()
-    return {"num_warps": warps, "LANES": lanes, "WIDTH": width, "SKEWED": _skewed(x)}
-
-
-def _write_pieces(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
-    """A program holds a row in registers, in pieces: over 4096 columns or not 16-byte aligned, up to 48 KB."""
-    (rows, columns), skewed = x.shape, _skewed(x)
+def _forward_pieces(x: torch.Tensor, config: Config) -> Config | None:
+    """Parameters for rows in pieces: over 4096 columns or not 16-byte aligned, up to 48 KB. None for others."""
+    (rows, columns), has_ends = x.shape, skewed(x)
     # Few short rows are sooner done element by element, in more warps each, than in aligned pieces and their ends.
-    short = columns <= 1024 and rows <= 16 * multiprocessors(x) if skewed else columns <= 4096
+    short = columns <= 1024 and rows <= 16 * multiprocessors(x) if has_ends else columns <= 4096
     if short or _bytes(x) > 48 * 1024 or config.get("ROWS", 1) > 1:
-        return False
+        return None
     # Norms take 16 warps where 8 are the default here, but exchange less.
-    found = _pieces(x, config.get("num_warps", 8 if 12288 <= columns <= 16384 and not skewed else None))
-    if found:
-        launch(kernels.softmax_pieces_kernel, (rows,), y, x, x.stride(0), columns, SKEWED=skewed, **found)
-    return found is not None
+    return _pieces(x, config.get("num_warps", 8 if 12288 <= columns <= 16384 and not has_ends else None))
 
 
-def _write_blocks(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
-    """A program holds a row, or several short ones, in registers as one block of up to 32 KB a row."""
-    rows, columns = x.shape
-    if next_power_of_2(columns) * x.element_size() > 32 * 1024:
-        return False
-    # 32 elements per thread are four 16-byte loads in flight at 16 bits.
-    block = _block(x, config, 32, 16)
-    launch(kernels.softmax_rows_kernel, (cdiv(rows, block["ROWS"]),), y, x, x.stride(0), rows, columns, **block)
-    return True
-
-
-def _write_held(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
-    """Two programs hold a row each in an SM's shared memory and registers."""
-    return not config and softmax_with_held_rows(y, x, _skewed(x))
-
-
-def _write_few(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
-    """Few rows, which alone would leave most SMs idle, are spread over the GPU in parts."""
-    rows, columns = x.shape
-    if config or rows > multiprocessors(x) // 4 or columns % 16 or x.stride(0) % 16:
-        return False
-    parts = cdiv(columns, _PART)
-    sums = torch.empty((rows, parts, 2), dtype=torch.float32, device=x.device)
-    grid, given, common = (rows * parts,), (x, x.stride(0), columns, parts), {"BLOCK": _PART, "num_warps": 8}
-    launch(kernels.softmax_part_sums_kernel, grid, sums, *given, **common)
-    launch(kernels.softmax_parts_kernel, grid, y, sums, *given, PARTS=next_power_of_2(parts), **common)
-    return True
-
-
-def _write_twice(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
-    """A program reads a row of any length twice, the second time from L2."""
-    # With four accesses and 32 warps, one program fills an SM: with two per SM, L2 would evict very long rows before their second
-    # read. Rows with ends exchange more, so they take 16 warps.
-    skewed, long = _skewed(x), _bytes(x) > _IN_L2
-    walked = _walked(x, config, 16 if skewed and not long else 32, 4 if skewed or long else 2)
-    launch(kernels.softmax_online_kernel, (x.shape[0],), y, x, x.stride(0), x.shape[1], **walked)
-    return True
-
-
-def _grade_pieces(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: Config) -> bool:
-    """As ``_write_pieces``. With a power of two of columns a block has no idle lanes and is as fast."""
-    rows, columns = y.shape
+def _backward_pieces(y: torch.Tensor, config: Config) -> Config | None:
+    """As ``_forward_pieces``. With a power of two of columns a block has no idle lanes and is as fast."""
     is_held = _bytes(y) <= _HELD_BACKWARD[y.element_size()] and config.get("ROWS", 1) == 1
-    found = _pieces(y, config.get("num_warps")) if is_held and columns != next_power_of_2(columns) else None
-    if found:
-        launch(kernels.softmax_pieces_backward_kernel, (rows,), dx, dy, y, columns, SKEWED=_skewed(y), **found)
-    return found is not None
-
-
-def _grade_blocks(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: Config) -> bool:
-    """As ``_write_blocks``."""
-    rows, columns = y.shape
-    if next_power_of_2(columns) * y.element_size() > _HELD_BACKWARD[y.element_size()]:
-        return False
-    block = _block(y, config, 16, 32)
-    launch(kernels.softmax_rows_backward_kernel, (cdiv(rows, block["ROWS"]),), dx, dy, y, rows, columns, **block)
-    return True
-
-
-def _grade_parts(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: Config) -> bool:
-    """Several programs hold a part each of rows of more than 64 KB, in shared memory."""
-    return not config and _bytes(y) > 64 * 1024 and softmax_backward_in_parts(dx, dy, y)
-
-
-def _grade_twice(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: Config) -> bool:
-    """As ``_write_twice``."""
-    launch(kernels.softmax_twice_backward_kernel, (y.shape[0],), dx, dy, y, y.shape[1], **_walked(y, config, 32, 2))
-    return True
-
-
-#: What fills the result and the gradient: the first of each that serves the rows.
-_FORWARD = (_write_pieces, _write_blocks, _write_held, _write_few, _write_twice)
-_BACKWARD = (_grade_pieces, _grade_blocks, _grade_parts, _grade_twice)
+    return _pieces(y, config.get("num_warps")) if is_held and y.shape[1] != next_power_of_2(y.shape[1]) else None
 
 
 @operator("softmax", autocast="fp32", shards="r r", fake=lambda x, _: x.new_empty(x.shape))
 def _softmax(x: torch.Tensor, config: str) -> torch.Tensor:
-    y = x.new_empty(x.shape)
-    if y.numel():
-        any(write(y, x, unpack(config) or {}) for write in _FORWARD)
+    y, chosen = x.new_empty(x.shape), unpack(config) or {}
+    rows, columns = x.shape
+    if y.numel() == 0:
+        return y
+    if held := _forward_pieces(x, chosen):
+        launch(softmax_pieces_kernel, (rows,), y, x, x.stride(0), columns, SKEWED=skewed(x), **held)
+    elif next_power_of_2(columns) * x.element_size() <= _HELD:
+        # 32 elements per thread are four 16-byte loads in flight at 16 bits.
+        block = _block(x, chosen, 32, 16)
+        launch(softmax_rows_kernel, (cdiv(rows, block["ROWS"]),), y, x, x.stride(0), rows, columns, **block)
+    else:
+        from tilescope_kernels.reductions import softmax_long  # noqa: PLC0415 - few models have such rows
+
+        softmax_long.write(y, x, chosen)
     return y
 
 
 @operator("softmax_backward", shards="rr r", fake=lambda _, y, __: y.new_empty(y.shape))
 def _softmax_backward(dy: torch.Tensor, y: torch.Tensor, config: str) -> torch.Tensor:
-    dx = y.new_empty(y.shape)
-    if dx.numel():
-        any(grade(dx, dy, y, unpack(config) or {}) for grade in _BACKWARD)
+    dx, chosen = y.new_empty(y.shape), unpack(config) or {}
+    rows, columns = y.shape
+    if dx.numel() == 0:
+        return dx
+    if held := _backward_pieces(y, chosen):
+        launch(softmax_pieces_backward_kernel, (rows,), dx, dy, y, columns, SKEWED=skewed(y), **held)
+    elif next_power_of_2(columns) * y.element_size() <= _HELD_BACKWARD[y.element_size()]:
+        block = _block(y, chosen, 16, 32)
+        launch(softmax_rows_backward_kernel, (cdiv(rows, block["ROWS"]),), dx, dy, y, rows, columns, **block)
+    else:
+        from tilescope_kernels.reductions import softmax_long  # noqa: PLC0415 - few models have such rows
+
+        softmax_long.write_gradient(dx, dy, y, chosen)
     return dx
 
 

@@ -16,8 +16,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from tilescope_kernels._shared import launching
+from tilescope_kernels._shared.exponentials import LOG2_E
 from tilescope_kernels._shared.launching import gluon_capability
-from tilescope_kernels._shared.online_softmax import LOG2_E
 from tilescope_kernels._shared.row_ends import begin_of, ends_of, whole_part
 
 #: Initial maximum: finite, so that -inf minus it is not NaN.
