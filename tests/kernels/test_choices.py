@@ -4,8 +4,10 @@ import pytest
 import tilescope_kernels as kernels
 import torch
 from tilescope.execution import launches, offline
-from tilescope_kernels.attention import attention_configs, hopper_gradients
-from tilescope_kernels.attention.decode import _span, decode_serves
+from tilescope_kernels.attention import attention_configs, hopper_backward, hopper_few, hopper_gradients
+from tilescope_kernels.attention import hopper as hopper_kernel
+from tilescope_kernels.attention.attention_configs import decode_serves
+from tilescope_kernels.attention.decode import _span
 from tilescope_kernels.attention.paged import _spans
 
 from .releases import GLUON
@@ -43,6 +45,12 @@ def test_attention_config_depends_on_the_number_of_tiles():
     # More than 64 columns: few tiles of many queries under a causal mask.
     assert chosen(True, 1, 16, 512, 128) == chosen(True, 2, 8, 512, 96) == 64
     assert chosen(False, 1, 16, 512, 128) == chosen(True, 1, 4, 512, 128) == chosen(True, 1, 8, 512, 256) == 0
+
+
+def test_attention_configs_know_the_queries_of_programs():
+    kernels = hopper_kernel.QUERIES, hopper_kernel.MORE_QUERIES, hopper_few.SHARED_QUERIES, hopper_backward.PROGRAM
+    known = attention_configs
+    assert [each.value for each in kernels] == [known.QUERIES, known.MORE_QUERIES, known.SHARED_QUERIES, known.QUERIES]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 FlashAttention-2 (Dao, arXiv:2307.08691) with grouped-query attention (Ainslie et al., arXiv:2305.13245). Gradients are
 deterministic: atomic additions are of integers only. ``flash`` serves every GPU, dtype, mask and window. ``hopper`` and
 ``hopper_backward`` serve large problems on Hopper, in 16 bits with more than 32 columns a head, and ``hopper_few`` few heads of up to 128.
-``decode`` serves few queries over many keys, without a gradient.
+``decode`` serves few queries over many keys, without a gradient. All but ``flash`` are imported where they are called.
 """
 
 from __future__ import annotations
@@ -21,14 +21,9 @@ from tilescope_kernels._shared import checks
 from tilescope_kernels._shared.launching import cdiv, gluon_capability, launch
 from tilescope_kernels._shared.operators import neighbours, operator, pack, rows_like, wants_grad
 from tilescope_kernels._shared.reach import is_far
+from tilescope_kernels.attention import attention_configs as configs
 from tilescope_kernels.attention import flash
-from tilescope_kernels.attention.attention_configs import CONFIGS, chosen_config
-from tilescope_kernels.attention.decode import decode, decode_serves
 from tilescope_kernels.attention.flash import padded
-from tilescope_kernels.attention.flash_split import backward_of_few, few
-from tilescope_kernels.attention.hopper import attend
-from tilescope_kernels.attention.hopper_few import SHARED_QUERIES, attend_few
-from tilescope_kernels.attention.hopper_gradients import backward_serves, in_one_pass, in_two_passes
 from tilescope_kernels.attention.masks import checked_scale, lse_shape, scale_of_scores
 from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, KernelSpec, Workload, declare, drawn
 
@@ -53,9 +48,8 @@ def _tma_serves(*tensors: torch.Tensor) -> bool:
 
 def _specializes(*tensors: torch.Tensor) -> bool:
     """Whether the kernels for Hopper accept these operands."""
-    return (
-        gluon_capability(tensors[0]) == 90 and padded(tensors[0].shape[3]) in (64, 128, 256) and _tma_serves(*tensors)
-    )
+    width = padded(tensors[0].shape[3])
+    return gluon_capability(tensors[0]) == 90 and width in (64, 128, 256) and _tma_serves(*tensors)
 
 
 def _tiles(tensor: torch.Tensor, rows: int, tma: int) -> TensorDescriptor | None:
@@ -90,12 +84,14 @@ def _attention(
         # The output of a query that sees no key is 0.
         return o.zero_(), lse.zero_()
     score_scale = scale_of_scores(scale, mask)
-    if not config and plain and decode_serves(queries, keys, causal, save):
+    if not config and plain and configs.decode_serves(queries, keys, causal, save):
+        from tilescope_kernels.attention.decode import decode  # noqa: PLC0415
+
         decode(o, q, k, v, score_scale)
         return o, lse
     # The kernels for Hopper scale hidden scores too: -inf * 0 would be NaN.
     specializes = plain and score_scale >= _LEAST_SCALE and _specializes(o, q, k, v)
-    chosen = chosen_config(q, causal, config, mask is not None, specializes)
+    chosen = configs.chosen_config(q, causal, config, mask is not None, specializes)
     m, n, tma = chosen["BLOCK_M"], chosen["BLOCK_N"], chosen["TMA"] and _tma_serves(q, k, v)
     for name, served in (("TMA", tma), ("SPECIALIZED", specializes)):
         if config and chosen[name] > served:
@@ -103,8 +99,14 @@ def _attention(
                 f"config has {name}=1, which these operands or this GPU do not allow: use one with {name}=0"
             )
     asked = lse if save else None
-    if chosen["SPECIALIZED"]:
-        (attend_few if m == SHARED_QUERIES.value else attend)(o, asked, q, k, v, causal, score_scale, chosen)
+    if chosen["SPECIALIZED"] and m == configs.SHARED_QUERIES:
+        from tilescope_kernels.attention.hopper_few import attend_few  # noqa: PLC0415
+
+        attend_few(o, asked, q, k, v, causal, score_scale, chosen)
+    elif chosen["SPECIALIZED"]:
+        from tilescope_kernels.attention.hopper import attend  # noqa: PLC0415
+
+        attend(o, asked, q, k, v, causal, score_scale, chosen)
     else:
         launch(
             flash.attention_kernel, (cdiv(queries, m) * batch * heads,),
@@ -130,11 +132,15 @@ def _attention_backward(
         return dq.zero_(), dk.zero_(), dv.zero_()
     group, score_scale = heads // kv_heads, scale_of_scores(scale, mask)
     given = (dq, dk, dv, do, q, k, v, o, lse, causal, scale, score_scale)
-    if plain and backward_serves(q, k, causal) and _specializes(do, q, k, v, o, dq, dk, dv):
+    if plain and configs.specializes_backward(q, k, causal) and _specializes(do, q, k, v, o, dq, dk, dv):
+        from tilescope_kernels.attention.hopper_gradients import in_one_pass, in_two_passes  # noqa: PLC0415
+
         (in_one_pass if padded(columns) <= 128 else in_two_passes)(*given)
         return dq, dk, dv
-    chosen = chosen_config(q, causal, config, mask is not None)
-    if not config and few(q, k, chosen):
+    chosen = configs.chosen_config(q, causal, config, mask is not None)
+    if not config and configs.few(q, k, chosen):
+        from tilescope_kernels.attention.flash_split import backward_of_few  # noqa: PLC0415
+
         backward_of_few(*given, mask, window, chosen)
         return dq, dk, dv
     tma = chosen["TMA"] and _tma_serves(do, q, k, v)
@@ -318,7 +324,7 @@ def _spec(name: str, summary: str, ragged: str, is_causal: bool) -> KernelSpec:
         name, summary, "batch kv_heads group queries keys columns",
         f"small 1x2x1x128x128x64-bf16, medium 2x8x2x1024x1024x64-bf16, large 4x32x1x4096x4096x128-bf16, ragged {ragged}-fp16, "
         "grouped 4x8x4x4096x4096x128-bf16, long 1x8x1x16384x16384x128-bf16, empty 0x8x1x1024x1024x128-bf16",
-        triton=Implementation(scaled_dot_product_attention, "one pass over keys and values", CONFIGS),
+        triton=Implementation(scaled_dot_product_attention, "one pass over keys and values", configs.CONFIGS),
         eager=Implementation(reference, "one operation at a time: scores in memory"),
         fa2=Implementation(_sdpa(SDPBackend.FLASH_ATTENTION), "PyTorch's SDPA, FlashAttention-2 backend"),
         cudnn=Implementation(_sdpa(SDPBackend.CUDNN_ATTENTION), "PyTorch's SDPA, cuDNN backend"),

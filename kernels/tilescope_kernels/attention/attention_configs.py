@@ -1,4 +1,4 @@
-"""Configs of ``attention``, and the choice of one for a problem."""
+"""Configs of ``attention``, and the choice of one and of a kernel for a problem. The kernels are imported where they are called."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import torch
 
 from tilescope_kernels._shared.launching import cdiv, multiprocessors, shared_memory
 from tilescope_kernels._shared.operators import unpack
-from tilescope_kernels.attention.hopper import MORE_QUERIES, QUERIES
-from tilescope_kernels.attention.hopper_few import SHARED_QUERIES
+from tilescope_kernels.attention.flash import padded
+from tilescope_kernels.spec import Config
+
+#: Queries of a program of ``hopper``, of one with three warpgroups, and of ``hopper_few``.
+QUERIES, MORE_QUERIES, SHARED_QUERIES = 128, 192, 64
 
 
 def _forward(*parts: int) -> dict[str, int]:
@@ -45,21 +48,26 @@ _BACKWARD_Q = (
 )  # fmt: skip
 _EQUAL = tuple(_config(*parts) for parts in zip(_FORWARD, _BACKWARD_KV, _BACKWARD_Q, strict=True))
 #: The Hopper kernel, for up to 128 columns and for more.
-_SPECIALIZED, _SPECIALIZED_WIDE = (_forward(QUERIES.value, keys, 4, 2, 1, 1) for keys in (128, 64))
+_SPECIALIZED, _SPECIALIZED_WIDE = (_forward(QUERIES, keys, 4, 2, 1, 1) for keys in (128, 64))
 #: The Hopper kernel with three warpgroups, for 64 columns. A wave of its programs takes _ROUND times one of two warpgroups. With a
 #: causal mask it is faster from _LONG queries and _ROUNDS waves on.
-_SPECIALIZED_NARROW, _ROUND = _forward(MORE_QUERIES.value, 128, 4, 2, 1, 1), 1.35
+_SPECIALIZED_NARROW, _ROUND = _forward(MORE_QUERIES, 128, 4, 2, 1, 1), 1.35
 _LONG, _ROUNDS = 2048, 8
 #: The Hopper kernel whose warpgroups share 64 queries. For 64 columns it is faster with a causal mask, and where all its programs run
 #: at the same time. For 65 to 128 columns it is faster with a mask from _SHARED_LONG queries on, where tiles of 128 queries are too few
 #: and tiles of 64 queries give half of the SMs a program.
-_SPECIALIZED_SHARED, _SHARED_LONG = _forward(SHARED_QUERIES.value, 64, 4, 2, 1, 1), 512
+_SPECIALIZED_SHARED, _SHARED_LONG = _forward(SHARED_QUERIES, 64, 4, 2, 1, 1), 512
 #: Up to this many queries, heads of up to 64 columns use the Triton kernel, without any mask in small tiles. Many heads of few queries
 #: use the Hopper kernel again.
 _SHORT, _FEWEST = 1024, 256
+#: Gradients: least multiply-adds of a product and most queries of a short head for the Hopper kernels, and programs per SM up to which
+#: tiles are few, because all programs are resident at once.
+_LEAST_BACKWARD, _SHORT_BACKWARD, SIDE_BY_SIDE = 8 * 10**8, 512, 2
+#: Decoding: most queries and fewest keys. More queries fill the GPU without a split, and fewer keys do not pay for one.
+_DECODED, _LEAST_KEYS = 16, 512
 CONFIGS = (
     *_EQUAL,
-    *({**_EQUAL[0], **_forward(QUERIES.value, keys, 4, stages, 1, 1)} for keys, stages in ((128, 2), (64, 4))),
+    *({**_EQUAL[0], **_forward(QUERIES, keys, 4, stages, 1, 1)} for keys, stages in ((128, 2), (64, 4))),
 )
 
 #: Small tiles for small problems, so that more SMs get one. They use pointers: descriptors do not save GPU time here and double
@@ -89,7 +97,7 @@ _WIDE_SMALL = _config((64, 32, 8, 1, 0), (16, 32, 8, 1), (32, 16, 4, 1))
 
 def chosen_config(
     q: torch.Tensor, causal: bool, config: str, masked: bool, specializes: bool = False
-) -> dict[str, int]:  # fmt: skip
+) -> dict[str, int]:
     """The requested config, or the fastest known. ``specializes``: the Hopper kernel accepts the operands."""
     asked = unpack(config)
     if asked:
@@ -117,7 +125,7 @@ def _specialized(q: torch.Tensor, tiles: int, causal: bool) -> dict[str, int] | 
     """Forward part of a config for the Hopper kernel; None where the Triton kernel is faster."""
     batch, heads, queries, columns = q.shape
     programs = multiprocessors(q)
-    shared_tiles = cdiv(queries, SHARED_QUERIES.value) * batch * heads
+    shared_tiles = cdiv(queries, SHARED_QUERIES) * batch * heads
     if columns > 64:
         few = columns <= 128 and causal and queries >= _SHARED_LONG and 2 * shared_tiles >= programs
         fewer = _SPECIALIZED_SHARED if few else None
@@ -125,7 +133,7 @@ def _specialized(q: torch.Tensor, tiles: int, causal: bool) -> dict[str, int] | 
     if columns <= 32:
         return None
     # 64 columns have fewer products to hide the exp2 behind: a third warpgroup may pay.
-    rounds = cdiv(cdiv(queries, MORE_QUERIES.value) * batch * heads, programs)
+    rounds = cdiv(cdiv(queries, MORE_QUERIES) * batch * heads, programs)
     if causal and rounds >= _ROUNDS:
         return _SPECIALIZED_NARROW if queries >= _LONG else _SPECIALIZED
     if causal or shared_tiles <= 2 * programs:
@@ -134,3 +142,42 @@ def _specialized(q: torch.Tensor, tiles: int, causal: bool) -> dict[str, int] | 
     if tiles <= 2 * programs or _FEWEST < queries <= _SHORT:
         return None
     return _SPECIALIZED_NARROW if _ROUND * rounds <= cdiv(tiles, programs) else _SPECIALIZED
+
+
+def specializes_backward(q: torch.Tensor, k: torch.Tensor, causal: bool) -> bool:
+    """Whether the problem is large enough for the Hopper kernels' gradient: half of the SMs get a program, and a product has ``_LEAST_BACKWARD`` multiply-adds.
+
+    Many short heads of 64 columns without a mask are faster in Triton.
+    """
+    batch, heads, queries, columns = q.shape
+    if (
+        columns <= 64
+        and not causal
+        and queries <= _SHORT_BACKWARD
+        and cdiv(queries, 128) * batch * heads > 2 * multiprocessors(q)
+    ):
+        return False
+    # In two passes a program has half as many keys.
+    programs = cdiv(queries, QUERIES) * batch * heads * (1 if padded(columns) <= 128 else 2)
+    return padded(columns) >= 64 and 2 * programs >= multiprocessors(q) and q.numel() * k.shape[2] >= _LEAST_BACKWARD
+
+
+def tiles_of(q: torch.Tensor, k: torch.Tensor, chosen: Config) -> tuple[int, int]:
+    """Number of tiles of keys and of queries."""
+    (batch, heads, queries, _), (kv_heads, keys) = q.shape, k.shape[1:3]
+    return cdiv(keys, chosen["KV_N"]) * batch * kv_heads, cdiv(queries, chosen["Q_M"]) * batch * heads
+
+
+def few(q: torch.Tensor, k: torch.Tensor, chosen: Config) -> bool:
+    """Whether dK, dV and dQ fit in one launch: with the same warps and stages, and all programs resident at once."""
+    alike = all(chosen[f"KV_{name}"] == chosen[f"Q_{name}"] for name in ("WARPS", "STAGES"))
+    return alike and sum(tiles_of(q, k, chosen)) <= SIDE_BY_SIDE * multiprocessors(q)
+
+
+def decode_serves(queries: int, keys: int, causal: bool, save: bool) -> bool:
+    """Whether ``decode`` serves: there are few enough queries and enough keys.
+
+    Never with a causal mask, which lets n queries see only n keys. Never with ``save``: the log-sum-exp that a backward
+    pass needs is not written.
+    """
+    return queries <= _DECODED and keys >= _LEAST_KEYS and not causal and not save

@@ -18,8 +18,6 @@ from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, n
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention.flash import _attend, padded, spread
 
-#: Most queries and fewest keys: more queries fill the GPU without a split, and fewer keys do not pay for one.
-_QUERIES, _KEYS = 16, 512
 #: Most spans per head: one program reads the parts of all.
 _SPLITS = 64
 #: Fixed cost of a program, in keys: its start, and writing and reading its part.
@@ -100,15 +98,6 @@ def attention_combine_kernel(
     q_head = (head % kv_heads * GROUP + row // queries).to(tl.int64)
     o_ptr += batch * o_strides[0] + q_head * o_strides[1] + (row % queries).to(tl.int64) * o_strides[2]
     tl.store(o_ptr + column, o.to(o_ptr.dtype.element_ty), mask=column < COLUMNS)
-
-
-def decode_serves(queries: int, keys: int, causal: bool, save: bool) -> bool:
-    """Whether there are few enough queries and enough keys.
-
-    Never with a causal mask, which lets n queries see only n keys. Never with ``save``: the log-sum-exp that a backward
-    pass needs is not written.
-    """
-    return queries <= _QUERIES and keys >= _KEYS and not causal and not save
 
 
 def _tiles(q: torch.Tensor) -> Mapping[str, int]:

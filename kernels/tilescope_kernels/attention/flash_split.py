@@ -11,6 +11,7 @@ import triton.language as tl
 
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors
 from tilescope_kernels._shared.reach import is_far
+from tilescope_kernels.attention.attention_configs import SIDE_BY_SIDE, tiles_of
 from tilescope_kernels.attention.flash import (
     _attended,
     _attending,
@@ -218,20 +219,6 @@ def attention_backward_split_kernel(
 
 #: Fewest products of tiles for a program that shares a loop: storing its part and adding parts up takes time.
 _PRODUCTS = 24
-#: Programs per SM up to which tiles are few: all programs are resident at once.
-_SIDE_BY_SIDE = 2
-
-
-def _tiles_of(q: torch.Tensor, k: torch.Tensor, chosen: Config) -> tuple[int, int]:
-    """Number of tiles of keys and of queries."""
-    (batch, heads, queries, _), (kv_heads, keys) = q.shape, k.shape[1:3]
-    return cdiv(keys, chosen["KV_N"]) * batch * kv_heads, cdiv(queries, chosen["Q_M"]) * batch * heads
-
-
-def few(q: torch.Tensor, k: torch.Tensor, chosen: Config) -> bool:
-    """Whether dK, dV and dQ fit in one launch: with the same warps and stages, and all programs resident at once."""
-    alike = all(chosen[f"KV_{name}"] == chosen[f"Q_{name}"] for name in ("WARPS", "STAGES"))
-    return alike and sum(_tiles_of(q, k, chosen)) <= _SIDE_BY_SIDE * multiprocessors(q)
 
 
 def _parts(kv_tiles: int, q_tiles: int, group: int, kv_steps: int, q_steps: int, slots: int) -> tuple[int, int, int]:
@@ -254,9 +241,9 @@ def backward_of_few(
     """Write dQ, dK and dV."""
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     kv_m, kv_n, q_m, q_n = (chosen[name] for name in ("KV_M", "KV_N", "Q_M", "Q_N"))
-    (kv_tiles, q_tiles), width = _tiles_of(q, k, chosen), padded(columns)
+    (kv_tiles, q_tiles), width = tiles_of(q, k, chosen), padded(columns)
     # Under a causal mask half of the steps are skipped, and short programs make room for others.
-    slots = _SIDE_BY_SIDE * multiprocessors(q) * (3 if causal else 2) // 2
+    slots = SIDE_BY_SIDE * multiprocessors(q) * (3 if causal else 2) // 2
     head_parts, spans, q_spans = _parts(
         kv_tiles, q_tiles, heads // kv_heads, cdiv(queries, kv_m), cdiv(keys, q_n), slots
     )

@@ -10,15 +10,11 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2
 from tilescope_kernels._shared.reach import is_far
-from tilescope_kernels.attention import hopper_backward, hopper_backward_sums, hopper_backward_wide
+from tilescope_kernels.attention import hopper_backward, hopper_backward_sums
 from tilescope_kernels.attention.flash import padded
 from tilescope_kernels.attention.hopper import LINES, query_tiles, tiles
 from tilescope_kernels.attention.hopper_backward import PART_COLUMNS, PART_ROWS, PROGRAM, ROWS, WIDTH
 
-#: Least multiply-adds of a product: below, the Triton kernels are faster.
-_LEAST = 8 * 10**8
-#: Most queries of a short head.
-_SHORT = 512
 #: One pass: elements of a tile of q or do, and stages. They fill shared memory.
 _BLOCK, _STAGES = 8192, 2
 #: Bytes of q, do and the sums of dQ of the heads that run at the same time under a causal mask, so that they stay in L2.
@@ -32,24 +28,6 @@ _STARTING, _ELEMENTS, _PAYS = 6.0, 500_000, 0.9
 _KV, _Q = {"BLOCK": 64, "STAGES": 2}, {"BLOCK": 32, "STAGES": 3}
 #: Descriptor of a warpgroup's share of dQ in memory.
 _SUM_LAYOUT = gl.NVMMASharedLayout(0, 32, 2)
-
-
-def backward_serves(q: torch.Tensor, k: torch.Tensor, causal: bool) -> bool:
-    """Whether the problem is large enough: half of the SMs get a program, and a product has ``_LEAST`` multiply-adds.
-
-    Many short heads of 64 columns without a mask are faster in Triton.
-    """
-    batch, heads, queries, columns = q.shape
-    if (
-        columns <= 64
-        and not causal
-        and queries <= _SHORT
-        and cdiv(queries, 128) * batch * heads > 2 * multiprocessors(q)
-    ):
-        return False
-    # In two passes a program has half as many keys.
-    programs = cdiv(queries, PROGRAM.value) * batch * heads * (1 if padded(columns) <= 128 else 2)
-    return padded(columns) >= 64 and 2 * programs >= multiprocessors(q) and q.numel() * k.shape[2] >= _LEAST
 
 
 def shares(q: torch.Tensor, k: torch.Tensor, causal: bool) -> int:
@@ -91,6 +69,8 @@ def in_two_passes(
     v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, causal: bool, scale: float, score_scale: float,
 ) -> None:  # fmt: skip
     """Write dQ, dK and dV. All tensors but ``lse`` (fp32) are 16-bit, with rows that TMA can load."""
+    from tilescope_kernels.attention import hopper_backward_wide  # noqa: PLC0415 - few models have such heads
+
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     rows = cdiv(queries, PROGRAM.value) * PROGRAM.value
     row_programs = rows // 64 * batch * heads
