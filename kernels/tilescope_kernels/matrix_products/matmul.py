@@ -1,6 +1,6 @@
 """``a @ b`` of two matrices: tiles, visited in groups so that their operands stay in L2.
 
-On Hopper 16-bit products use a kernel of ``CHOICES``.
+From Hopper on 16-bit products may use another kernel (``choice``).
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_tensors, use_triton
 from tilescope_kernels._shared.descriptors import workspace
-from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, shared_memory
+from tilescope_kernels._shared.launching import capability, cdiv, launch, multiprocessors, shared_memory
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels._shared.tile_order import programs, tile_origin
-from tilescope_kernels.matrix_products import matmul_hopper, matmul_pairs, split_k
-from tilescope_kernels.matrix_products.aligned_rows import columns
+from tilescope_kernels.matrix_products.aligned_rows import columns, is_aligned
 from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 
@@ -156,14 +155,9 @@ CONFIGS = _sweep()
 
 def _tma_serves(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether TMA can load the operands: Hopper or later, 16-bit elements, 16-byte aligned rows or columns, extents from 16."""
-    if a.element_size() != 2 or min(*a.shape, *b.shape) < 16:
+    if a.element_size() != 2 or min(*a.shape, *b.shape) < 16 or (a.is_cuda and capability(a) < 90):
         return False
-    if a.is_cuda and torch.cuda.get_device_capability(a.device)[0] < 9:
-        return False
-    strides = [sorted(matrix.stride()) for matrix in (a, b)]
-    strides.append([1, b.shape[1]])  # of c, which is contiguous
-    aligned = all(inner == 1 and outer * a.element_size() % 16 == 0 for inner, outer in strides)
-    return aligned and a.data_ptr() % 16 == 0 and b.data_ptr() % 16 == 0
+    return is_aligned(a) and is_aligned(b) and b.shape[1] % 8 == 0
 
 
 def _operands(config: Mapping[str, int]) -> int:
@@ -191,9 +185,6 @@ def _default(a: torch.Tensor, b: torch.Tensor) -> Mapping[str, int]:
 _COPIED = 2**30
 
 
-#: The kernels beside ``matmul_kernel``, in the order in which they are asked. ``plan`` of a module is None where its kernel does not
-#: serve a product or the next ones may be as quick; ``write_product`` writes a product by a plan.
-CHOICES = (matmul_pairs, matmul_hopper, split_k)
 #: By signature the module and its plan, which takes longer to make than many products.
 _PLANS: dict[Hashable, tuple[Any, Any] | None] = {}
 #: Most plans. The cache is cleared when it is full.
@@ -201,7 +192,7 @@ _MOST = 8192
 
 
 def choice(a: torch.Tensor, b: torch.Tensor) -> tuple[Any, Any] | None:
-    """The module of ``CHOICES`` that computes the product, and its plan; None for ``matmul_kernel``."""
+    """The module whose ``write_product`` computes the product, and its plan; None for ``matmul_kernel``."""
     if not a.is_cuda:
         return _chosen(a, b)
     key = (a.dtype, a.shape, a.stride(), b.shape, b.stride(), a.get_device(), a.data_ptr() & 15, b.data_ptr() & 15)
@@ -216,7 +207,12 @@ def choice(a: torch.Tensor, b: torch.Tensor) -> tuple[Any, Any] | None:
 
 
 def _chosen(a: torch.Tensor, b: torch.Tensor) -> tuple[Any, Any] | None:
-    plans = ((module, module.plan(a, b)) for module in CHOICES)
+    if a.element_size() != 2 or capability(a) < 90:
+        return None
+    from tilescope_kernels.matrix_products import matmul_hopper, matmul_pairs, split_k  # noqa: PLC0415 - from Hopper on
+
+    # A plan is None where the module's kernel does not serve the product or the next ones may be as quick.
+    plans = ((module, module.plan(a, b)) for module in (matmul_pairs, matmul_hopper, split_k))
     return next((pair for pair in plans if pair[1]), None)
 
 

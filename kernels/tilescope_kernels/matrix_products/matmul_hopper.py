@@ -123,9 +123,7 @@ def _load(
 
 
 @gluon.jit
-def _scaled(
-    x, scale_a_ptr, scale_b_ptr, start_m, start_n, M, N, LAYOUT: gl.constexpr, SCALES: gl.constexpr,
-):  # fmt: skip
+def _scaled(x, scale_a_ptr, scale_b_ptr, start_m, start_n, M, N, LAYOUT: gl.constexpr, SCALES: gl.constexpr):
     """Scale a tile: by a scale per operand (``SCALES`` 1), by scales per row and column (2), or not (0)."""
     if SCALES == 1:
         x *= gl.load(scale_a_ptr) * gl.load(scale_b_ptr)

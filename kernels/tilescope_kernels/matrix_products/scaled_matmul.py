@@ -152,11 +152,9 @@ def sweep(out_bytes: int) -> tuple[dict[str, int], ...]:
 
 def tma_serves(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
     """Whether TMA can load a and b (N, K) and store c: Hopper or later, 16-byte aligned rows, no row that repeats."""
-    if a.is_cuda and torch.cuda.get_device_capability(a.device)[0] < 9:
-        return False
-    return all(
-        t.stride(0) > 0 and t.stride(0) * t.element_size() % 16 == 0 and t.data_ptr() % 16 == 0 for t in (a, b, c)
-    )
+    rows = [(t.stride(0), t.element_size(), t.data_ptr()) for t in (a, b, c)]
+    aligned = all(stride > 0 and stride * size % 16 == start % 16 == 0 for stride, size, start in rows)
+    return aligned and not (a.is_cuda and capability(a) < 90)
 
 
 def default(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Mapping[str, int]:
