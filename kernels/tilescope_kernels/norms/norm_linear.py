@@ -1,7 +1,10 @@
-"""LayerNorm into a linear layer, and RMSNorm through GELU into a linear layer. Their gradients: ``norm_linear_gradients``.
+"""LayerNorm into a linear layer, and RMSNorm through GELU into a linear layer.
 
 The norm runs before cuBLAS's product. Normalizing tiles in the product's main loop costs more than writing the normalized rows and reading
 them back, because every tile of columns repeats it between shared memory and tensor cores.
+
+Only x is saved for the gradients. The normalized rows are recomputed for the weight's gradient: one pass over x, where saving them would
+cost a tensor as large as x. RMSNorm and GELU have one backward pass together.
 """
 
 from __future__ import annotations
@@ -11,11 +14,129 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import triton
+import triton.language as tl
 
+from tilescope_kernels._shared.activations import activate, activate_with_derivative
 from tilescope_kernels._shared.checks import check_tensors, use_triton
-from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
-from tilescope_kernels.norms.norm_linear_gradients import differentiate_layer_norm, differentiate_rms_norm, normed_rows
+from tilescope_kernels._shared.launching import launch, multiprocessors, next_power_of_2
+from tilescope_kernels._shared.operators import as_rows, as_vector, operator, pack, unpack
+from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
+from tilescope_kernels.elementwise.gelu import APPROXIMATE, _gelu_backward
+from tilescope_kernels.norms.layer_norm import _layer_norm, _layer_norm_backward
+from tilescope_kernels.norms.rms_norm import _rms_norm
+from tilescope_kernels.norms.rms_norm_backward import rms_norm_backward
 from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
+
+
+@triton.jit
+def normed_rows_kernel(
+    y_ptr, x_ptr, norm_weight_ptr, norm_bias_ptr, x_stride, columns, eps, RMS_GELU: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """``layer_norm(x)`` or, with ``RMS_GELU``, ``gelu(rms_norm(x))``. One row per program, read once."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    mask = column < columns
+    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0).to(tl.float32)
+    if not RMS_GELU:
+        x = tl.where(mask, x - tl.sum(x) / columns, 0.0)
+    y = x * tl.rsqrt(tl.sum(x * x) / columns + eps)
+    # Every row reads the norm's parameters again, so they should stay in cache.
+    if norm_weight_ptr is not None:
+        y *= tl.load(norm_weight_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last").to(tl.float32)
+    if norm_bias_ptr is not None:
+        y += tl.load(norm_bias_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last").to(tl.float32)
+    if RMS_GELU:
+        y = activate(y, 1)
+    tl.store(y_ptr + row * columns + column, y.to(y_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def rms_norm_gelu_backward_kernel(
+    dx_ptr, partial_ptr, dy_ptr, x_ptr, norm_weight_ptr, x_stride, rows, columns, eps, BLOCK: tl.constexpr
+):
+    """``dx`` of gelu(rms_norm(x)) for rows ``program, program + programs, ...``, and their share of the weight's gradient.
+
+    With n = x * rstd, d = dy * gelu'(n * weight) and g = d * weight: dx = rstd * (g - n * mean(g * n)), and the weight's
+    gradient is the sum of d * n over rows. 1 / RMS is recomputed, which needs no further read of x.
+    """
+    program = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    mask = column < columns
+    weight = 1.0
+    if norm_weight_ptr is not None:
+        weight = tl.load(norm_weight_ptr + column, mask=mask, other=0.0)
+    dw = tl.zeros((BLOCK,), tl.float32)
+    for row in range(program, rows, tl.num_programs(0)):
+        start = row + tl.full((), 0, tl.int64)  # int64; the interpreter's loop index has no .to()
+        x = tl.load(x_ptr + start * x_stride + column, mask=mask, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + start * columns + column, mask=mask, other=0.0).to(tl.float32)
+        rstd = tl.rsqrt(tl.sum(x * x) / columns + eps)
+        normed = x * rstd
+        gain = weight if norm_weight_ptr is None else weight.to(tl.float32)
+        _, slope = activate_with_derivative(normed * gain, 1)
+        g = dy * slope
+        dw += g * normed
+        g *= gain
+        dx = (g - normed * (tl.sum(g * normed) / columns)) * rstd
+        tl.store(dx_ptr + start * columns + column, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+    if partial_ptr is not None:
+        tl.store(partial_ptr + program.to(tl.int64) * columns + column, dw, mask=mask)
+
+
+#: Most columns of one program, whose fp32 sums for the weight's gradient then take a quarter of an SM's registers.
+_SUMMED = 16384
+
+
+def normed_rows(
+    x: torch.Tensor, norm_weight: torch.Tensor | None, norm_bias: torch.Tensor | None, eps: float, rms_gelu: bool, num_warps: int | None = None
+) -> torch.Tensor:  # fmt: skip
+    """``layer_norm(x)`` or, if ``rms_gelu``, ``gelu(rms_norm(x))`` of x (M, K), with stride 1 along K."""
+    (rows, columns), normed = x.shape, torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    block = next_power_of_2(columns)
+    if rows:
+        launch(
+            normed_rows_kernel, (rows,), normed, x, norm_weight, norm_bias, x.stride(0), columns, eps,
+            RMS_GELU=rms_gelu, BLOCK=block, num_warps=num_warps or min(16, max(4, block // 1024)),
+        )  # fmt: skip
+    return normed
+
+
+@operator("rms_norm_gelu", fake=lambda x, *_: x.new_empty(x.shape))
+def _rms_norm_gelu(x: torch.Tensor, norm_weight: torch.Tensor | None, eps: float) -> torch.Tensor:
+    return normed_rows(x, norm_weight, None, eps, True)
+
+
+@operator(
+    "rms_norm_gelu_backward",
+    fake=lambda dy, x, norm_weight, eps, sums: (
+        x.new_empty(x.shape),
+        x.new_empty(x.shape[1] if sums else 0, dtype=sums_dtype(x, norm_weight)),
+    ),
+)
+def _rms_norm_gelu_backward(
+    dy: torch.Tensor, x: torch.Tensor, norm_weight: torch.Tensor | None, eps: float, sums: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """dx and, if ``sums``, the gradient of the norm's weight; else an empty tensor."""
+    rows, columns = x.shape
+    block = next_power_of_2(columns)
+    if rows == 0 or block > _SUMMED:
+        normed, rstd = _rms_norm(x, norm_weight, eps, True, "")
+        dnormed = _gelu_backward(dy, normed, APPROXIMATE["none"], "")
+        return rms_norm_backward(dnormed, None, x, norm_weight, rstd, sums, "")
+    dx = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
+    # As many programs per SM as have registers for their sums.
+    programs = min(rows, max(1, min(4, 8192 // block)) * multiprocessors(x))
+    partial = torch.empty((1, programs, columns), device=x.device) if sums else None
+    launch(
+        rms_norm_gelu_backward_kernel, (programs,),
+        dx, partial, dy, x, norm_weight, x.stride(0), rows, columns, eps,
+        BLOCK=block, num_warps=min(16, max(1, block // 512)),
+    )  # fmt: skip
+    if partial is None:
+        return dx, torch.empty(0, dtype=sums_dtype(x, norm_weight), device=x.device)
+    return dx, sum_partials(partial, sums_dtype(x, norm_weight))[0]
+
 
 #: The norm's warps.
 CONFIGS = tuple({"num_warps": warps} for warps in (4, 8, 16))
@@ -44,7 +165,19 @@ def _layer_norm_linear(
     return _product_of_normed(x, norm_weight, norm_bias, weight, bias, eps, False, config)
 
 
-_layer_norm_linear.gradient(lambda *arguments: arguments[:4])(differentiate_layer_norm)
+@_layer_norm_linear.gradient(lambda *arguments: arguments[:4])
+def _differentiate_layer_norm(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """The gradients of x, the norm's weight and bias, the layer's weight and its bias."""
+    x, norm_weight, norm_bias, weight = ctx.saved_tensors
+    wants_dx, wants_gain, wants_shift, wants_dw, wants_db, _, _ = ctx.needs_input_grad
+    normed, stats = _layer_norm(x, norm_weight, norm_bias, ctx.rest[0], True, "")
+    dw = dy.T @ normed if wants_dw else None
+    dx = gain = shift = None
+    if wants_dx or wants_gain or wants_shift:
+        dx, sums = _layer_norm_backward(dy @ weight, x, norm_weight, stats, wants_gain or wants_shift, "")
+        gain, shift = sums.unbind()
+    found = (dx, gain, shift, dw, dy.sum(0) if wants_db else None)
+    return tuple(each if wanted else None for each, wanted in zip(found, ctx.needs_input_grad, strict=False))
 
 
 @operator(
@@ -57,7 +190,16 @@ def _rms_norm_gelu_linear(
     return _product_of_normed(x, norm_weight, None, weight, bias, eps, True, config)
 
 
-_rms_norm_gelu_linear.gradient(lambda *arguments: arguments[:3])(differentiate_rms_norm)
+@_rms_norm_gelu_linear.gradient(lambda *arguments: arguments[:3])
+def _differentiate_rms_norm(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """The gradients of x, the norm's weight, the layer's weight and its bias, through GELU."""
+    x, norm_weight, weight = ctx.saved_tensors
+    wants_dx, wants_gain, wants_dw, wants_db, _, _ = ctx.needs_input_grad
+    (eps, _), dx, gain = ctx.rest, None, None
+    dw = dy.T @ _rms_norm_gelu(x, norm_weight, eps) if wants_dw else None
+    if wants_dx or wants_gain:
+        dx, gain = _rms_norm_gelu_backward(dy @ weight, x, norm_weight, eps, wants_gain)
+    return dx if wants_dx else None, gain if wants_gain else None, dw, dy.sum(0) if wants_db else None
 
 
 def _check(weight: torch.Tensor, bias: torch.Tensor | None, **others: torch.Tensor | None) -> int:
@@ -79,10 +221,6 @@ def _check(weight: torch.Tensor, bias: torch.Tensor | None, **others: torch.Tens
     return columns
 
 
-def _packed(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    return None if tensor is None else tensor.contiguous()
-
-
 def layer_norm_linear(
     x: torch.Tensor, norm_weight: torch.Tensor | None, norm_bias: torch.Tensor | None, weight: torch.Tensor,
     bias: torch.Tensor | None = None, eps: float = 1e-5, *, config: Config | None = None,
@@ -97,8 +235,8 @@ def layer_norm_linear(
     if not use_triton():
         return layer_norm_reference(x, norm_weight, norm_bias, weight, bias, eps)
     columns = _check(weight, bias, x=x, norm_weight=norm_weight, norm_bias=norm_bias)
-    packed = [_packed(tensor) for tensor in (norm_weight, norm_bias, weight, bias)]
-    y = _layer_norm_linear(as_rows(x, columns), *packed, eps, pack(config))
+    norm_weight, norm_bias, bias = map(as_vector, (norm_weight, norm_bias, bias))
+    y = _layer_norm_linear(as_rows(x, columns), norm_weight, norm_bias, weight.contiguous(), bias, eps, pack(config))
     return y.reshape(*x.shape[:-1], weight.shape[0])
 
 
@@ -114,7 +252,7 @@ def rms_norm_gelu_linear(
         return gelu_reference(x, norm_weight, weight, bias, eps)
     columns = _check(weight, bias, x=x, norm_weight=norm_weight)
     eps = torch.finfo(torch.float32).eps if eps is None else eps
-    y = _rms_norm_gelu_linear(as_rows(x, columns), _packed(norm_weight), weight, bias, eps, pack(config))
+    y = _rms_norm_gelu_linear(as_rows(x, columns), as_vector(norm_weight), weight, bias, eps, pack(config))
     return y.reshape(*x.shape[:-1], weight.shape[0])
 
 
@@ -175,12 +313,14 @@ def gelu_cost(workload: Workload, direction: str) -> Cost:
     return _cost(workload, direction, 9 if direction == FORWARD else 22, 1)
 
 
+SIZES = (
+    "small 512x128x512-bf16, medium 2048x2048x2048-bf16, large 16384x4096x4096-bf16, ragged 517x769x1023-fp16, "
+    "narrow 32768x1024x4096-bf16, broad 4096x14336x4096-bf16, empty 0x1024x1024-bf16"
+)
 TOLERANCE = {"fp32": 1e-5, "fp16": 9e-4, "bf16": 7e-3}
 
 LAYER_NORM_LINEAR = declare(
-    "layer_norm_linear", "linear(layer_norm(x))", "m n k",
-    "small 512x128x512-bf16, medium 2048x2048x2048-bf16, large 16384x4096x4096-bf16, ragged 517x769x1023-fp16, "
-    "narrow 32768x1024x4096-bf16, broad 4096x14336x4096-bf16, empty 0x1024x1024-bf16",
+    "layer_norm_linear", "linear(layer_norm(x))", "m n k", SIZES,
     triton=Implementation(layer_norm_linear, "the norm in one pass, then cuBLAS", CONFIGS),
     eager=Implementation(layer_norm_reference, "layer_norm, then linear (cuBLAS)"),
     reference=layer_norm_reference, inputs=layer_norm_inputs, cost=layer_norm_cost, tolerance=TOLERANCE,
@@ -188,9 +328,7 @@ LAYER_NORM_LINEAR = declare(
 )  # fmt: skip
 
 RMS_NORM_GELU_LINEAR = declare(
-    "rms_norm_gelu_linear", "linear(gelu(rms_norm(x)))", "m n k",
-    "small 512x128x512-bf16, medium 2048x2048x2048-bf16, large 16384x4096x4096-bf16, ragged 517x769x1023-fp16, "
-    "narrow 32768x1024x4096-bf16, broad 4096x14336x4096-bf16, empty 0x1024x1024-bf16",
+    "rms_norm_gelu_linear", "linear(gelu(rms_norm(x)))", "m n k", SIZES,
     triton=Implementation(rms_norm_gelu_linear, "norm and GELU in one pass, then cuBLAS", CONFIGS),
     eager=Implementation(gelu_reference, "rms_norm, gelu, then linear (cuBLAS)"),
     reference=gelu_reference, inputs=gelu_inputs, cost=gelu_cost, tolerance=TOLERANCE, passes="forward backward",
