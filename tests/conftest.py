@@ -1,5 +1,7 @@
 """What all tests share: an environment of their own, an order for parallel runs, and the tests that need a GPU."""
 
+import asyncio
+import inspect
 import os
 import shutil
 import tempfile
@@ -44,6 +46,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("gpu")]
     long = {item.path for item in items if LONG & set(getattr(item, "fixturenames", ()))}
     items.sort(key=lambda item: item.path not in long)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine has an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in given}))
+    return True
 
 
 def lacks_gpu(items: list[pytest.Item]) -> bool:

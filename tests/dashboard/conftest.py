@@ -1,7 +1,7 @@
 """Made-up runs, a server and a browser for the dashboard's tests."""
 
 import contextlib
-import importlib.util
+import importlib
 import os
 import re
 import shutil
@@ -21,8 +21,11 @@ import panel as pn
 import pytest
 from tilescope.runs import store
 from tilescope_dashboard.components.tables import Table
+from tilescope_dashboard.session.state import State
 
 from tests.held_port import HeldPort
+
+from . import fake_nvml, synthetic
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
@@ -32,22 +35,8 @@ FLAGS = [
 ]  # fmt: skip
 
 
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="session")
-def synthetic() -> ModuleType:
-    """The module that makes runs up."""
-    return _load("synthetic")
-
-
-@pytest.fixture(scope="session")
-def runs(tmp_path_factory: pytest.TempPathFactory, synthetic: ModuleType) -> Path:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a measured run, a predicted one, one whose kernel has a hostile name, and a damaged one."""
     folder = tmp_path_factory.mktemp("above") / "runs"
     synthetic.write_run(folder, RUN)
@@ -72,9 +61,16 @@ def made(runs: Path, in_runs: None) -> list[store.Summary]:
 
 
 @pytest.fixture
+def own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of runs of the test's own, which is empty."""
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
 def nvml() -> ModuleType:
     """NVML with GPUs that a test sets up, new for each."""
-    return _load("fake_nvml")
+    return importlib.reload(fake_nvml)
 
 
 #: How long a page is waited for before a test fails, in milliseconds: machines that tests run on vary tenfold within a day.
@@ -266,6 +262,14 @@ def said(shown: Any) -> str:
     """The markup of all visible texts in what is shown."""
     texts = (part for part in shown.__panel__().select(pn.pane.HTML) if part.visible)
     return "\n".join(part.object or "" for part in texts)
+
+
+def opened(view: Callable[[State], Any], **address: Any) -> Any:
+    """The view, drawn, at that address."""
+    shown = view(State(**{"view": getattr(view, "name_in_address", ""), **address}))
+    shown.refresh()
+    assert "could not be drawn" not in said(shown)
+    return shown
 
 
 #: Whether the place of a view is the one that is seen and all in it is built: then of how many parts it consists, else 0.

@@ -11,23 +11,21 @@ from tilescope.table.case import Case
 from tilescope.table.run import Device, Run
 from tilescope_dashboard.figures.activity import activity as draw
 from tilescope_dashboard.figures.style import DARK, LIGHT
-from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import activity as topic
 from tilescope_dashboard.views.timeline import Timeline
 
+from .conftest import RUN, opened
 from .conftest import said as words
 
 SAMPLES = Path(__file__).parents[1] / "profiles" / "fixtures" / "pm_sampling_h200.csv.gz"
-RUN = "20260102-030405-aaaa"
 CASE = Case("softmax", "triton", "forward", "16384x4096-bf16")
 
 
 @pytest.fixture(name="folder")
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def _folder(own_runs: Path) -> Path:
     """A run with the start of a launch and the samples of its case."""
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
     device = Device("Synthetic GPU", "sm_90", 100, 1, 1, True)
-    writer = store.RunWriter(tmp_path, Run(RUN, "", device, {"softmax": {}}, {}, {}))
+    writer = store.RunWriter(own_runs, Run(RUN, "", device, {"softmax": {}}, {}, {}))
     place = {"launch": 0, "function": "softmax_pieces_kernel", "sample": 0}
     values = {"gpu_time": 259e-6, "launch_start": 0.0}
     writer.append(schema.frame([CASE.row(name, value, "torch_profiler", **place) for name, value in values.items()]))
@@ -39,9 +37,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _shown() -> Timeline:
-    shown = Timeline(State(run=RUN, kernel="softmax", view="timeline"))
-    shown.refresh()
-    return shown
+    return opened(Timeline, run=RUN, kernel="softmax")
 
 
 @pytest.mark.usefixtures("folder")

@@ -11,25 +11,16 @@ from tilescope.models.faults import WRONG
 from tilescope.table.case import Case
 from tilescope.table.ncu_rules import NcuRule
 from tilescope_dashboard.components import cards
-from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import advice as topic
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.fusion import FusionForm
 
-from .conftest import field
+from .conftest import RUN, field, opened
 from .conftest import said as words
 
 pytestmark = pytest.mark.usefixtures("in_runs")
 
-RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 HOSTILE = "<img src=x onerror=alert(1)>" + "very_long_template_name<int, " * 10
-
-
-def view(run: str, kernel: str) -> Advice:
-    shown = Advice(State(run=run, kernel=kernel, view="advice"))
-    shown.refresh()
-    assert "could not be drawn" not in words(shown)
-    return shown
 
 
 def finding(**changes: object) -> Finding:
@@ -96,7 +87,7 @@ def test_html_in_a_finding_is_escaped(field: str) -> None:
 
 
 def test_advice_view_follows_the_choice() -> None:
-    shown = view(RUN, "softmax")
+    shown = opened(Advice, run=RUN, kernel="softmax")
     assert field(shown, "case").value[0] == "triton"
     assert len(field(shown, "case").options) == 3 * 2 * 2
     eager = next(
@@ -117,7 +108,7 @@ def test_advice_view_follows_the_choice() -> None:
 
 
 def test_nvidias_rules_stand_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = view(RUN, "softmax")
+    shown = opened(Advice, run=RUN, kernel="softmax")
     assert "Not collected" in words(shown)
     case = Case("softmax", *[field(shown, "case").value[i] for i in (0, 1, 2, 3)])
     rule = NcuRule(0, "f", "Occupancy", "TheoreticalOccupancy", "OPT", HOSTILE, 0.25, "global")

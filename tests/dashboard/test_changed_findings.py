@@ -5,7 +5,6 @@ import json
 import math
 import re
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pandas as pd
@@ -19,6 +18,7 @@ from tilescope_dashboard.topics import changed_findings as topic
 from tilescope_dashboard.topics import summary as summary_topic
 from tilescope_dashboard.views.compare import Compare
 
+from . import synthetic
 from .conftest import field, grid, press
 from .conftest import said as words
 from .recordings import recorded
@@ -68,11 +68,10 @@ def test_compare_implementations_shows_code() -> None:
     assert not shown.changes.layout.visible, "PyTorch's own code is not in the run"
 
 
-def test_change_without_clock_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+def test_change_without_clock_is_told(own_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for run in (BEFORE, AFTER):
-        synthetic.write_run(tmp_path, run, measured=False)
-    described = tmp_path / AFTER / "run.json"
+        synthetic.write_run(own_runs, run, measured=False)
+    described = own_runs / AFTER / "run.json"
     described.write_text(json.dumps({**json.loads(described.read_text()), "started": "2026-01-02T03:04:08+00:00"}))
     state = State(run=AFTER, kernel="softmax", view="compare")
     shown = Compare(state)
@@ -124,12 +123,9 @@ def registers(row: dict[str, Any]) -> str:
     )
 
 
-def test_compare_renamed_kernel_shows_source_diff(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType
-) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+def test_compare_renamed_kernel_shows_source_diff(own_runs: Path) -> None:
     for run, kernel, line in ((BEFORE, "softmax_v1", "y = x"), (AFTER, "softmax_v2", "y = 2 * x")):
-        folder = synthetic.write_run(tmp_path, run, kernels=(kernel,), measured=False)
+        folder = synthetic.write_run(own_runs, run, kernels=(kernel,), measured=False)
         kept = {"kernels": {kernel: {"own.py": "a"}}, "texts": {"a": line}}
         with gzip.open(folder / "sources.json.gz", "wt") as file:
             json.dump(kept, file)

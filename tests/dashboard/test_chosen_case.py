@@ -1,5 +1,6 @@
 """The chosen case is the same in all views, and a state of the address that means nothing is said to be so."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,21 +18,17 @@ from tilescope_dashboard.views.roofline import Roofline
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
-from .conftest import field, grid
+from . import conftest
+from .conftest import PREDICTED, RUN, field, grid
 from .conftest import said as words
 
 pytestmark = pytest.mark.usefixtures("in_runs")
 
-RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 #: The last case of the run: no view begins with it.
 OTHER = KernelCase("compile", "backward", "1823x781-bf16")
 
 
-def opened(view: type[View], **settings: Any) -> Any:
-    shown = view(State(**{"run": RUN, "kernel": "softmax", "view": view.name_in_address, **settings}))
-    shown.refresh()
-    assert "could not be drawn" not in words(shown)
-    return shown
+opened = partial(conftest.opened, run=RUN, kernel="softmax")
 
 
 def problem(shown: Any) -> tuple[str, str]:

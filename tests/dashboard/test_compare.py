@@ -24,7 +24,7 @@ from tilescope_dashboard.topics import compare as topic
 from tilescope_dashboard.views.claims import Claims
 from tilescope_dashboard.views.compare import Compare
 
-from .conftest import field, grid
+from .conftest import field, grid, opened
 from .conftest import said as words
 from .recordings import recorded
 
@@ -141,8 +141,7 @@ def test_wrong_case_leads_and_has_no_speedup(norms: store.Summary) -> None:
 
 
 def test_claims_say_when_and_with_what_measured() -> None:
-    shown = Claims(State(view="claims"))
-    shown.refresh()
+    shown = opened(Claims)
     text = unescape(shown.caption.object)
     told, _, more = text.partition("<details")
     assert re.search(r"Measured on NVIDIA H200, \d{4}-\d\d-\d\d( to \d{4}-\d\d-\d\d)?\. Traffic ratio", told)
@@ -153,8 +152,7 @@ def test_claims_say_when_and_with_what_measured() -> None:
 
 def test_claims_are_chosen_by_kernel_family_and_standing() -> None:
     catalog = [{"name": name, "family": "norms"} for name in ("rms_norm", "layer_norm")]
-    shown = Claims(State(view="claims"))
-    shown.refresh()
+    shown = opened(Claims)
     every = len(grid(shown).filled)
     assert len(grid(shown).filled) == every
     counts = {}

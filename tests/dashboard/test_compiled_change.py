@@ -3,25 +3,23 @@
 import json
 import lzma
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from tilescope.table.case import Case
 from tilescope_dashboard.components import html_text
-from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.compare import Compare
 
-from .conftest import field, said
+from . import synthetic
+from .conftest import field, opened, said
 
 OLD, NEW = "20270101-000000-aaaa", "20270102-000000-bbbb"
 
 
 @pytest.fixture
-def shown(tmp_path: Path, synthetic: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Compare:
+def shown(own_runs: Path) -> Compare:
     """A run whose load is narrower than the older run's, with the older run as the baseline. The store is compiled alike."""
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
     for run, load in ((OLD, "LDG.E.128 R0"), (NEW, "LDG.E R0")):
-        folder = synthetic.write_run(tmp_path, run, measured=False)
+        folder = synthetic.write_run(own_runs, run, measured=False)
         sass = f"/*0000*/  {load} <b>, R2  // a.py:7\n/*0010*/  STG.E R2, R0  // a.py:8\n"
         cases = synthetic.frame(False).query("kernel == 'softmax'")[["impl", "pass", "workload"]].drop_duplicates()
         launch = {
@@ -31,8 +29,7 @@ def shown(tmp_path: Path, synthetic: ModuleType, monkeypatch: pytest.MonkeyPatch
         }
         kept = {Case("softmax", *case).id: [launch] for case in cases.itertuples(index=False, name=None)}
         (folder / "listings.json.xz").write_bytes(lzma.compress(json.dumps(kept).encode()))
-    view = Compare(State(run=NEW, kernel="softmax", view="compare", compared=[OLD]))
-    view.refresh()
+    view = opened(Compare, run=NEW, kernel="softmax", compared=[OLD])
     return view
 
 

@@ -14,14 +14,11 @@ from tilescope.table.case_table import CaseValues, gather
 from tilescope_dashboard.figures.memory import memory
 from tilescope_dashboard.figures.stalls import stalls
 from tilescope_dashboard.figures.style import DARK, LIGHT
-from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import counters as topic
 from tilescope_dashboard.views.counters import Counters
 
-from .conftest import grid
+from .conftest import RUN, grid, opened
 from .conftest import said as words
-
-RUN = "20260102-030405-aaaa"
 
 
 def counted(source: str = "ncu", **metrics: float) -> CaseValues:
@@ -77,14 +74,11 @@ def test_stalls_are_shares_of_all_cycles_and_selected_is_none() -> None:
     assert topic.stalls(counted(gpu_time=1.0), 0).empty
 
 
-def test_counters_of_a_recorded_launch_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+def test_counters_of_a_recorded_launch_are_listed(own_runs: Path) -> None:
     runs = store.list_runs()
     # Opened on a sweep, which has no counters: those of another recording, of the case that is most like the chosen one.
     sweep = next(one for one in runs if one.title == "reductions: autotune sweeps")
-    shown = Counters(State(run=sweep.id, kernel="softmax", view="counters"))
-    shown.refresh()
-    assert "could not be drawn" not in words(shown)
+    shown = opened(Counters, run=sweep.id, kernel="softmax")
     assert shown.origin[1] == next(run.id for run in runs if run.title == "softmax")
     assert "through HBM" in words(shown)
     assert "From softmax, recorded" in words(shown)
@@ -98,8 +92,7 @@ def test_counters_of_a_recorded_launch_are_listed(tmp_path: Path, monkeypatch: p
 
 
 def test_without_run_it_says_what_to_do(in_runs: None) -> None:
-    shown = Counters(State(run=RUN, kernel="softmax", view="counters"))
-    shown.refresh()
+    shown = opened(Counters, run=RUN, kernel="softmax")
     assert "through HBM" in words(shown)
     shown.state.kernel = "in_no_run"
     assert "in_no_run has no run yet" in words(shown)

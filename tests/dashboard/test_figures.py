@@ -1,6 +1,5 @@
 """Figures from empty, one-row and whole frames; what they show is read back from their models, without a browser."""
 
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,14 +23,16 @@ from tilescope_dashboard.figures.style import DARK, LIGHT, theme
 from tilescope_dashboard.figures.traffic import speedup, traffic
 from tilescope_dashboard.topics import occupancy as topic
 
+from . import synthetic
+
 
 @pytest.fixture(scope="module")
-def table(synthetic: ModuleType) -> pd.DataFrame:
+def table() -> pd.DataFrame:
     return synthetic.frame(kernels=("softmax",))
 
 
 @pytest.fixture(scope="module")
-def points(table: pd.DataFrame, synthetic: ModuleType) -> pd.DataFrame:
+def points(table: pd.DataFrame) -> pd.DataFrame:
     found = roofline_model.points(table, synthetic.DEVICE)
     return found[found["launch"].isna()].reset_index(drop=True)
 
@@ -60,7 +61,7 @@ def cells(rows: list[dict[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["A", "B", "value", "best", "reason", "config"])
 
 
-def test_roofline_draws_points_lines_and_their_legend(points: pd.DataFrame, synthetic: ModuleType) -> None:
+def test_roofline_draws_points_lines_and_their_legend(points: pd.DataFrame) -> None:
     plot = roofline(points, all_roofs(synthetic.DEVICE), LIGHT)
     data = source(plot).data
     assert list(data["intensity"]) == pytest.approx(points["intensity"].tolist())
@@ -83,7 +84,7 @@ def test_roofline_draws_points_lines_and_their_legend(points: pd.DataFrame, synt
         assert by_style[shape] == shade
 
 
-def test_roofline_draws_roofs_above_points(points: pd.DataFrame, synthetic: ModuleType) -> None:
+def test_roofline_draws_roofs_above_points(points: pd.DataFrame) -> None:
     plot = roofline(points, all_roofs(synthetic.DEVICE), LIGHT)
     place = plot.renderers.index(glyph(plot, "points"))
     roofs = glyph(plot, "roofs")
@@ -99,7 +100,7 @@ def test_roofline_draws_roofs_above_points(points: pd.DataFrame, synthetic: Modu
     assert "HBM 4.00 TB/s" in texts(roofline(points, all_roofs(synthetic.DEVICE), theme(False, narrow=True)))
 
 
-def test_roofline_names_the_roof_and_rings_points_above(points: pd.DataFrame, synthetic: ModuleType) -> None:
+def test_roofline_names_the_roof_and_rings_points_above(points: pd.DataFrame) -> None:
     roofs = all_roofs(synthetic.DEVICE)
     reading = points.assign(memory_roof=4.2e12)
     plot = roofline(reading, roofs, LIGHT)
@@ -114,7 +115,7 @@ def test_roofline_names_the_roof_and_rings_points_above(points: pd.DataFrame, sy
     assert plot.legend[0].items[-1].label.value == "above its roof"
 
 
-def test_a_point_without_a_time_stands_at_the_roof_and_is_dashed(synthetic: ModuleType) -> None:
+def test_a_point_without_a_time_stands_at_the_roof_and_is_dashed() -> None:
     predicted = synthetic.frame(measured=False, kernels=("softmax",))
     found = roofline_model.points(predicted, synthetic.DEVICE)
     plot = roofline(found, all_roofs(synthetic.DEVICE), LIGHT)
@@ -124,7 +125,7 @@ def test_a_point_without_a_time_stands_at_the_roof_and_is_dashed(synthetic: Modu
     assert all("not timed" in said for said in data["said"])
 
 
-def test_of_very_many_points_those_that_would_be_seen_are_drawn(points: pd.DataFrame, synthetic: ModuleType) -> None:
+def test_of_very_many_points_those_that_would_be_seen_are_drawn(points: pd.DataFrame) -> None:
     shifts = np.random.default_rng(0).lognormal(sigma=0.05, size=40_000)
     many = points.iloc[np.arange(40_000) % len(points)].assign(
         intensity=lambda frame: frame["intensity"] * shifts, performance=lambda frame: frame["performance"] * shifts
@@ -199,7 +200,7 @@ def test_occupancy_shows_theory_hollow_and_measurement_filled() -> None:
     assert glyph(occupancy(curve, {**point, "achieved": None}, "registers", LIGHT), "achieved") is None
 
 
-def test_overview_marks_are_hollow_where_predicted(synthetic: ModuleType) -> None:
+def test_overview_marks_are_hollow_where_predicted() -> None:
     for measured in (True, False):
         rows = synthetic.frame(measured=measured)
         plot = overview(summary.summarise(rows, synthetic.DEVICE), LIGHT)

@@ -1,7 +1,5 @@
 """The dashboard's own frames, units and words."""
 
-from types import ModuleType
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,8 +12,10 @@ from tilescope_dashboard.data import exports, frames
 from tilescope_dashboard.data.units import times, write
 from tilescope_dashboard.topics import occupancy as topic
 
+from . import synthetic
 
-def test_a_sweep_is_one_row_a_config_with_what_failed(synthetic: ModuleType) -> None:
+
+def test_a_sweep_is_one_row_a_config_with_what_failed() -> None:
     rows, failures = synthetic.sweep_rows()
     found = sweeps.configs(schema.frame(rows), failures)
     assert len(found) == 32
@@ -37,7 +37,7 @@ def test_a_config_s_time_is_its_launches_together() -> None:
     assert sweeps.configs(schema.frame(rows))["time"].tolist() == [3.0]
 
 
-def test_default_configs_leave_a_sweep_its_fastest(synthetic: ModuleType) -> None:
+def test_default_configs_leave_a_sweep_its_fastest() -> None:
     swept = schema.frame(synthetic.sweep_rows()[0])
     assert set(frames.default_configs(swept)["config"]) == {"BLOCK_M=128,BLOCK_N=128,num_warps=8"}
     untimed = swept[swept["metric"] != "gpu_time"]
@@ -59,7 +59,7 @@ def test_the_curve_goes_through_the_kernel_s_point(resource: str) -> None:
     assert curve["value"].is_monotonic_increasing
 
 
-def test_occupancies_use_the_launch_s_carve_out(synthetic: ModuleType) -> None:
+def test_occupancies_use_the_launch_s_carve_out() -> None:
     case = Case("softmax", "triton", "forward", "8x8-fp32")
     known = {"registers": 16, "shared_memory": 128, "block_threads": 128, "barriers": 1}
     rows = [case.row(name, value, "ncu", launch=0, function="f") for name, value in known.items()]

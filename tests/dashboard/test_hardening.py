@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qs, quote
 
@@ -16,6 +15,8 @@ from tilescope_dashboard.serving.login import local
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.run import sides
 
+from . import synthetic
+
 RUN, OUTSIDE, LINKED, LEAKY = (
     "20260102-030405-aaaa", "20260102-030410-0aaa", "20260102-030411-0bbb", "20260102-030412-0ccc",
 )  # fmt: skip
@@ -24,7 +25,7 @@ PRIVATE = "outside_only"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _traps(runs: Path, synthetic: ModuleType) -> Iterator[None]:
+def _traps(runs: Path) -> Iterator[None]:
     """In the folder of runs: a link to a run outside of it, and a run with a link to a file outside of it."""
     outside = synthetic.write_run(runs.parent, OUTSIDE, kernels=(PRIVATE,), measured=False)
     (runs / LINKED).symlink_to(outside)
@@ -82,7 +83,7 @@ def test_link_out_of_the_folder_is_listed_not_read(runs: Path) -> None:
     )
 
 
-def test_a_link_within_the_folder_is_a_run(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_a_link_within_the_folder_is_a_run(tmp_path: Path) -> None:
     made = synthetic.write_run(tmp_path, RUN)
     (tmp_path / "20260102-030499-aaaa").symlink_to(made)
     assert [found.error for found in store.list_runs([tmp_path])] == ["", ""]

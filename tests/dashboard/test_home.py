@@ -3,7 +3,6 @@
 import math
 import shutil
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pandas as pd
@@ -18,10 +17,9 @@ from tilescope_dashboard.views.history import History
 from tilescope_dashboard.views.home import Home
 from tilescope_dashboard.views.overview import Overview
 
-from .conftest import field
+from . import synthetic
+from .conftest import RUN, field, opened
 from .conftest import said as words
-
-RUN = "20260102-030405-aaaa"
 
 
 def claimed(kernel: str, workload: str, run: str = "rec", **changes: Any) -> dict[str, Any]:
@@ -123,17 +121,14 @@ def test_every_kernel_is_listed_and_a_click_leads_to_its_page(in_runs: None) -> 
     assert state.chosen is not None and not state.ignored
 
 
-def test_rows_are_made_once_a_run(
-    runs: Path, tmp_path: Path, synthetic: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_made_once_a_run(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(shutil.copytree(runs, tmp_path / "runs")))
     made: list[pd.DataFrame] = []
     kernels = topic.kernels
     monkeypatch.setattr(topic, "kernels", lambda *known, **more: made.append(kernels(*known, **more)) or made[-1])
 
     def shown() -> pd.DataFrame:
-        view = Home(State(view="home"))
-        view.refresh()
+        view = opened(Home)
         return view.rows
 
     first, times = shown(), len(made)

@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from urllib.parse import quote
 
@@ -16,6 +15,7 @@ from tilescope.table.case import Case
 from tilescope.table.run import Failure, Run
 from tilescope_dashboard.data.exports import stem
 
+from . import synthetic
 from .conftest import looked_at
 
 RUN = "20260102-030405-0bad"
@@ -44,7 +44,7 @@ INJECTED = """() => {
 }"""
 
 
-def hostile_rows(synthetic: ModuleType, kernel: str, config: str = "") -> list[dict[str, Any]]:
+def hostile_rows(kernel: str, config: str = "") -> list[dict[str, Any]]:
     """The made-up rows of three implementations, their launches called after the kernel."""
     return [
         row for impl in ("triton", "eager", "compile") for direction in ("forward", "backward")
@@ -52,9 +52,9 @@ def hostile_rows(synthetic: ModuleType, kernel: str, config: str = "") -> list[d
     ]  # fmt: skip
 
 
-def hostile_run(folder: Path, synthetic: ModuleType) -> Path:
+def hostile_run(folder: Path) -> Path:
     """A run in which every text that a person or a compiler chooses is hostile."""
-    rows = [row for name in NAMES for row in hostile_rows(synthetic, name)]
+    rows = [row for name in NAMES for row in hostile_rows(name)]
     for place, (name, value) in enumerate([("BLOCK", 32), ("BLOCK", 64), (CODE, 64), (IMAGE.replace("=", ""), 64)]):
         case = Case(IMAGE, "triton", "forward", "16384x4096-bf16", f"{name}={value},num_warps=4")
         at = {"launch": 0, "function": IMAGE}
@@ -75,8 +75,8 @@ def hostile_run(folder: Path, synthetic: ModuleType) -> Path:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _hostile(runs: Path, synthetic: ModuleType) -> Iterator[None]:
-    made = hostile_run(runs, synthetic)
+def _hostile(runs: Path) -> Iterator[None]:
+    made = hostile_run(runs)
     yield
     shutil.rmtree(made)
 

@@ -15,23 +15,20 @@ from tilescope.table.run import Device, Run
 from tilescope_dashboard.figures import lanes as figures
 from tilescope_dashboard.figures.style import LIGHT
 from tilescope_dashboard.report.build import build
-from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import lanes as topic
 from tilescope_dashboard.views.inside import Inside
 
-from .conftest import field
+from .conftest import RUN, field, opened
 from .conftest import said as words
 
 FIXTURES = Path(__file__).parents[1] / "profiles" / "fixtures" / "lanes"
-RUN = "20260102-030405-aaaa"
 CASE = Case("matmul", "triton", "forward", "4096x4096x4096-bf16")
 
 
 @pytest.fixture(name="folder")
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def _folder(own_runs: Path) -> Path:
     """A run with the lanes of a product with partitions."""
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
-    return _made(tmp_path, RUN, "hopper")
+    return _made(own_runs, RUN, "hopper")
 
 
 def _made(runs: Path, name: str, lanes: str) -> Path:
@@ -47,9 +44,7 @@ def _made(runs: Path, name: str, lanes: str) -> Path:
 
 
 def _shown() -> Inside:
-    shown = Inside(State(run=RUN, kernel="matmul", view="inside"))
-    shown.refresh()
-    return shown
+    return opened(Inside, run=RUN, kernel="matmul")
 
 
 def _drawn(shown: Inside, name: str) -> pd.DataFrame:
@@ -101,8 +96,7 @@ def test_inside_filter_takes_operations_and_lines() -> None:
 
 def test_baseline_stands_below_along_the_same_steps(folder: Path) -> None:
     other = _made(folder.parent, "20260101-030405-bbbb", "product").name
-    shown = Inside(State(run=RUN, kernel="matmul", view="inside", compared=[other]))
-    shown.refresh()
+    shown = opened(Inside, run=RUN, kernel="matmul", compared=[other])
     assert "20260101-030405-bbbb: mm_kernel: warps wait 4.35 % of their time for the product of line 34" in words(shown)
     assert shown.chart.object.x_range is shown.other.object.x_range
     assert shown.chart.object.xaxis.axis_label == "step of the loop"
@@ -132,8 +126,7 @@ def test_inside_without_the_artefact_says_what_to_do(folder: Path) -> None:
 
 @pytest.mark.usefixtures("in_runs")
 def test_inside_of_a_run_without_lanes_says_what_to_do() -> None:
-    shown = Inside(State(run=RUN, kernel="softmax", view="inside"))
-    shown.refresh()
+    shown = opened(Inside, run=RUN, kernel="softmax")
     assert "--collect lanes" in words(shown)
     assert not shown.body.visible
 

@@ -51,157 +51,136 @@ async def settle(manager: JobManager) -> None:
         await asyncio.sleep(0)
 
 
-def test_progress_counts_cases_and_ends_with_the_folder() -> None:
-    async def scenario() -> None:
-        release = asyncio.Event()
-        manager = JobManager(planner, runner(release))
-        job = manager.start(REQUEST)
-        assert (job.status, job.title) == (WAITING, "softmax")
-        while job.index < 1:
-            await asyncio.sleep(0)
-        assert job.status == RUNNING
-        assert "case 2 of 2" in describe(job)
-        assert "softmax/eager" in describe(job)
-        release.set()
-        await settle(manager)
-        assert (job.status, job.index, job.failures, job.folder) == (DONE, 2, 1, Path("runs/x"))
-        assert any("<b>no</b>" in line for line in job.log)
-
-    asyncio.run(scenario())
+async def test_progress_counts_cases_and_ends_with_the_folder() -> None:
+    release = asyncio.Event()
+    manager = JobManager(planner, runner(release))
+    job = manager.start(REQUEST)
+    assert (job.status, job.title) == (WAITING, "softmax")
+    while job.index < 1:
+        await asyncio.sleep(0)
+    assert job.status == RUNNING
+    assert "case 2 of 2" in describe(job)
+    assert "softmax/eager" in describe(job)
+    release.set()
+    await settle(manager)
+    assert (job.status, job.index, job.failures, job.folder) == (DONE, 2, 1, Path("runs/x"))
+    assert any("<b>no</b>" in line for line in job.log)
 
 
-def test_remaining_time_by_the_last_job_then_by_its_own_cases() -> None:
-    async def scenario() -> None:
-        release = asyncio.Event()
-        manager = JobManager(planner, runner(release))
-        first = manager.start(REQUEST)
-        while first.index < 1:
-            await asyncio.sleep(0)
-        assert first.remaining is not None and "s left" in describe(first)
-        release.set()
-        await settle(manager)
-        assert first.remaining is None
-        second = JobManager(planner, runner()).start(REQUEST)
-        assert second.remaining is None and "s left" not in describe(second)
-        again = manager.start(REQUEST)
-        while not again.pace:
-            await asyncio.sleep(0)
-        await settle(manager)
-
-    asyncio.run(scenario())
+async def test_remaining_time_by_the_last_job_then_by_its_own_cases() -> None:
+    release = asyncio.Event()
+    manager = JobManager(planner, runner(release))
+    first = manager.start(REQUEST)
+    while first.index < 1:
+        await asyncio.sleep(0)
+    assert first.remaining is not None and "s left" in describe(first)
+    release.set()
+    await settle(manager)
+    assert first.remaining is None
+    second = JobManager(planner, runner()).start(REQUEST)
+    assert second.remaining is None and "s left" not in describe(second)
+    again = manager.start(REQUEST)
+    while not again.pace:
+        await asyncio.sleep(0)
+    await settle(manager)
 
 
-def test_cancel_keeps_results_and_starts_the_next() -> None:
-    async def scenario() -> None:
-        manager = JobManager(planner, runner(asyncio.Event()))
-        first, second = manager.start(REQUEST), manager.start(REQUEST)
-        while first.index < 1:
-            await asyncio.sleep(0)
-        assert second.status == WAITING
-        manager.cancel(first.number)
-        while first.active:
-            await asyncio.sleep(0)
-        assert (first.status, first.folder) == (CANCELLED, Path("runs/x"))
-        while second.status == WAITING:
-            await asyncio.sleep(0)
-        manager.cancel(second.number)
-        await settle(manager)
-        manager.cancel(second.number)  # again, and of one that is not there: nothing happens
-        manager.cancel(99)
-
-    asyncio.run(scenario())
+async def test_cancel_keeps_results_and_starts_the_next() -> None:
+    manager = JobManager(planner, runner(asyncio.Event()))
+    first, second = manager.start(REQUEST), manager.start(REQUEST)
+    while first.index < 1:
+        await asyncio.sleep(0)
+    assert second.status == WAITING
+    manager.cancel(first.number)
+    while first.active:
+        await asyncio.sleep(0)
+    assert (first.status, first.folder) == (CANCELLED, Path("runs/x"))
+    while second.status == WAITING:
+        await asyncio.sleep(0)
+    manager.cancel(second.number)
+    await settle(manager)
+    manager.cancel(second.number)  # again, and of one that is not there: nothing happens
+    manager.cancel(99)
 
 
-def test_a_page_that_breaks_does_not_end_the_job() -> None:
-    async def scenario() -> None:
-        manager = JobManager(planner, runner())
-        seen = []
+async def test_a_page_that_breaks_does_not_end_the_job() -> None:
+    manager = JobManager(planner, runner())
+    seen = []
 
-        def broken() -> None:
-            seen.append(1)
-            raise RuntimeError("gone")
+    def broken() -> None:
+        seen.append(1)
+        raise RuntimeError("gone")
 
-        unwatch = manager.watch(broken)
-        job = manager.start(REQUEST)
-        await settle(manager)
-        assert job.status == DONE
-        assert seen
-        unwatch()
-        count = len(seen)
-        manager.start(REQUEST)
-        await settle(manager)
-        assert len(seen) == count
-
-    asyncio.run(scenario())
+    unwatch = manager.watch(broken)
+    job = manager.start(REQUEST)
+    await settle(manager)
+    assert job.status == DONE
+    assert seen
+    unwatch()
+    count = len(seen)
+    manager.start(REQUEST)
+    await settle(manager)
+    assert len(seen) == count
 
 
-def test_a_job_is_left_to_others_when_its_person_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        now = [100.0]
-        monkeypatch.setattr(jobs.time, "monotonic", lambda: now[0])
-        manager = JobManager(planner, runner())
-        job = manager.start(REQUEST)
-        job.person = "p"
-        leave, stay = manager.enter(lambda other: other.person == "p"), manager.enter(lambda other: False)
-        now[0] += 1000.0
-        assert not manager.abandoned(job)  # a page of theirs is there
-        leave()
-        now[0] += 30.0
-        assert not manager.abandoned(job)  # it may be loaded anew
-        now[0] += 60.0
-        assert manager.abandoned(job)
-        manager.enter(lambda other: other.person == "p")
-        assert not manager.abandoned(job)  # they are back
-        stay()
-        # The minute begins when they go, whether or not anyone has asked meanwhile.
-        other = manager.start(REQUEST)
-        other.person = "q"
-        gone = manager.enter(lambda job: job.person == "q")
-        now[0] += 1000.0
-        gone()
-        assert not manager.abandoned(other)
-        await settle(manager)
-
-    asyncio.run(scenario())
+async def test_a_job_is_left_to_others_when_its_person_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(jobs.time, "monotonic", lambda: now[0])
+    manager = JobManager(planner, runner())
+    job = manager.start(REQUEST)
+    job.person = "p"
+    leave, stay = manager.enter(lambda other: other.person == "p"), manager.enter(lambda other: False)
+    now[0] += 1000.0
+    assert not manager.abandoned(job)  # a page of theirs is there
+    leave()
+    now[0] += 30.0
+    assert not manager.abandoned(job)  # it may be loaded anew
+    now[0] += 60.0
+    assert manager.abandoned(job)
+    manager.enter(lambda other: other.person == "p")
+    assert not manager.abandoned(job)  # they are back
+    stay()
+    # The minute begins when they go, whether or not anyone has asked meanwhile.
+    other = manager.start(REQUEST)
+    other.person = "q"
+    gone = manager.enter(lambda job: job.person == "q")
+    now[0] += 1000.0
+    gone()
+    assert not manager.abandoned(other)
+    await settle(manager)
 
 
 @pytest.mark.parametrize("error", [RequestError("unknown <kernel>"), RuntimeError("boom")])
-def test_what_cannot_be_planned_is_said_escaped(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_cannot_be_planned_is_said_escaped(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     async def refuse(request: Request) -> Job:
         raise error
 
-    async def scenario() -> None:
-        manager = JobManager(refuse, runner())
-        job = manager.start(REQUEST)
-        await settle(manager)
-        assert (job.status, job.error) == (FAILED, str(error))
-        assert "<kernel>" not in describe(job)
-        # Only what nobody expected leaves a traceback in the log.
-        assert bool(caplog.records) == isinstance(error, RuntimeError)
-
-    asyncio.run(scenario())
+    manager = JobManager(refuse, runner())
+    job = manager.start(REQUEST)
+    await settle(manager)
+    assert (job.status, job.error) == (FAILED, str(error))
+    assert "<kernel>" not in describe(job)
+    # Only what nobody expected leaves a traceback in the log.
+    assert bool(caplog.records) == isinstance(error, RuntimeError)
 
 
-def test_old_running_job_is_remembered_and_cancelled() -> None:
-    async def scenario() -> None:
-        release = asyncio.Event()
-        manager = JobManager(planner, runner(release))
-        first = manager.start(REQUEST)
-        others = [manager.start(REQUEST) for _ in range(30)]
-        while first.index < 1:
-            await asyncio.sleep(0)
-        assert manager.active == [first, *others]
-        manager.cancel(first.number)
-        while first.active:
-            await asyncio.sleep(0)
-        assert first.status == CANCELLED
-        release.set()
-        await settle(manager)
-        assert manager.active == []
-        # Of those that have ended the newest are kept.
-        assert manager.jobs == others[-20:]
-
-    asyncio.run(scenario())
+async def test_old_running_job_is_remembered_and_cancelled() -> None:
+    release = asyncio.Event()
+    manager = JobManager(planner, runner(release))
+    first = manager.start(REQUEST)
+    others = [manager.start(REQUEST) for _ in range(30)]
+    while first.index < 1:
+        await asyncio.sleep(0)
+    assert manager.active == [first, *others]
+    manager.cancel(first.number)
+    while first.active:
+        await asyncio.sleep(0)
+    assert first.status == CANCELLED
+    release.set()
+    await settle(manager)
+    assert manager.active == []
+    # Of those that have ended the newest are kept.
+    assert manager.jobs == others[-20:]
 
 
 def test_page_lists_jobs_and_stops_only_own() -> None:
@@ -225,7 +204,7 @@ def test_page_lists_jobs_and_stops_only_own() -> None:
     assert listed.__panel__().objects == []
 
 
-def test_job_with_outstanding_cases_is_no_success() -> None:
+async def test_job_with_outstanding_cases_is_no_success() -> None:
     why = (
         "not complete: 24 of 48 cases of compiler are outstanding (worker was killed): go on with 'tilescope resume x'"
     )
@@ -234,15 +213,12 @@ def test_job_with_outstanding_cases_is_no_success() -> None:
         on_event({"event": "done", "folder": "runs/x", "complete": False, "why": why, "index": 1, "of": 2})
         return Path("runs/x")
 
-    async def scenario() -> None:
-        manager = JobManager(planner, run)
-        job = manager.start(REQUEST)
-        await settle(manager)
-        assert (job.status, job.unfinished) == (DONE, why)
-        assert "24 of 48 cases" in describe(job)
-        assert "finished in" not in describe(job)
-
-    asyncio.run(scenario())
+    manager = JobManager(planner, run)
+    job = manager.start(REQUEST)
+    await settle(manager)
+    assert (job.status, job.unfinished) == (DONE, why)
+    assert "24 of 48 cases" in describe(job)
+    assert "finished in" not in describe(job)
 
 
 def test_failed_job_is_shown_once_to_its_person(in_runs: None) -> None:

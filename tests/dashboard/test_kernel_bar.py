@@ -3,7 +3,6 @@
 import dataclasses
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from tilescope_dashboard.views.kernel_bar import KernelBar
 
 from tests.recorded import recorded
 
+from . import synthetic
 from .conftest import PREDICTED, RUN, field, press
 
 LISTS = ("kernel", "size", "pass", "implementation", "baseline", "run")
@@ -96,7 +96,7 @@ def test_labels_name_triton_where_versions_differ(bar: KernelBar) -> None:
     assert [label for label in field(bar, "baseline").options if "Triton 3.7.0)" in label]
 
 
-def test_run_without_a_time_is_listed_with_its_error(synthetic: ModuleType, tmp_path: Path) -> None:
+def test_run_without_a_time_is_listed_with_its_error(tmp_path: Path) -> None:
     run = synthetic.write_run(tmp_path, RUN, ("layer_norm",)) / "run.json"
     run.write_text(json.dumps({**json.loads(run.read_text()), "started": "yesterday"}))
     (listed,) = store.list_runs([tmp_path])

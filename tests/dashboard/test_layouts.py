@@ -16,14 +16,12 @@ from tilescope.table.run import Device, Run
 from tilescope_dashboard.figures.layout import layout as draw
 from tilescope_dashboard.figures.style import LIGHT
 from tilescope_dashboard.report.build import build
-from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import layouts as topic
 from tilescope_dashboard.views.source import Source
 
-from .conftest import field
+from .conftest import RUN, field, opened
 from .conftest import said as words
 
-RUN = "20260102-030405-aaaa"
 CASE = Case("softmax", "triton", "forward", "16384x4096-bf16")
 #: A warp reads columns of 32 rows: each lane has the element of a row.
 READ = Transfer(
@@ -35,11 +33,10 @@ CONVERTED = dataclasses.replace(READ, operation="convert_layout", shape=(64,), s
 
 
 @pytest.fixture(name="folder")
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def _folder(own_runs: Path) -> Path:
     """A run whose launch writes a tile without conflicts and reads it with them."""
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
     device = Device("Synthetic GPU", "sm_90", 100, 1, 1, True)
-    writer = store.RunWriter(tmp_path, Run(RUN, "", device, {"softmax": {}}, {}, {}))
+    writer = store.RunWriter(own_runs, Run(RUN, "", device, {"softmax": {}}, {}, {}))
     place = {"launch": 0, "function": "softmax_kernel", "file": "softmax.py", "line": 26}
     writer.append(schema.frame([CASE.row("registers", 40.0, "compiler", launch=0, function="softmax_kernel")]))
     writer.append_lines("softmax", line_values.frame([CASE.row("sass_instructions", 8.0, "compiler", **place)]), {})
@@ -87,8 +84,7 @@ def test_figure_draws_a_cell_for_each_element(transfer: Transfer) -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_source_draws_the_transfer_with_the_most_conflicts() -> None:
-    shown = Source(State(run=RUN, kernel="softmax", view="source"))
-    shown.refresh()
+    shown = opened(Source, run=RUN, kernel="softmax")
     assert "64 wavefronts a warp" in words(shown)
     choice = field(shown, "transfer")
     assert list(choice.options) == ["1. line 26: local_load 32×8, 32 bits", "2. line 24: local_store 32×8, 32 bits"]

@@ -22,9 +22,8 @@ from tilescope_dashboard.views.summary import Summary
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
-from .conftest import field, said
+from .conftest import INJECTED, PREDICTED, RUN, field, said
 
-RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 #: A run of the same kernel with nothing but its registers, or nothing but what the algorithm needs.
 POOR = "20260103-030405-dddd"
 
@@ -40,17 +39,16 @@ def body(shown: View) -> Any:
     ids=lambda one: getattr(one, "name_in_address", one),
 )
 def test_view_borrows_a_recording_and_names_it(
-    view: type[View], has: str, made: list[store.Summary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    view: type[View], has: str, made: list[store.Summary], own_runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = store.open_run(store.find(RUN))
+    full = store.open_run(made[0].path.parent / RUN)
     rows = full.table[full.table["metric"].eq(has) & full.table["kernel"].eq("softmax")]
     about = Run(POOR, "2026-01-03T00:00:00+00:00", full.run.device, full.run.kernels, {}, {}, title="poor run")
-    writer = store.RunWriter(tmp_path, about)
+    writer = store.RunWriter(own_runs, about)
     writer.append(rows)
     writer.finish()
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
     state = State(run=POOR, kernel="softmax", view=view.name_in_address)
-    state.runs = store.list_runs([tmp_path])
+    state.runs = store.list_runs([own_runs])
     shown = view(state)
     shown.refresh()
     assert not body(shown).visible

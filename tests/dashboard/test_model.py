@@ -20,6 +20,8 @@ from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.home import Home
 from tilescope_dashboard.views.model import Model
 
+from .conftest import opened
+
 STEP = Path(__file__).parents[1] / "profiles" / "fixtures" / "steps" / "transformer_block_h200.json.gz"
 H200 = device.for_target("sm_90")
 
@@ -58,7 +60,7 @@ def test_step_roofline_area_is_the_share_and_modelled_is_hollow(step: Step) -> N
     assert step_roofline(bare, all_roofs(H200), DARK).select_one({"name": "points"}) is None
 
 
-def test_model_click_on_a_kernel_opens_its_page(step: Step, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_click_on_a_kernel_opens_its_page(step: Step, own_runs: Path) -> None:
     gpu = dataclasses.replace(H200, measured=True)
     run = Run(
         "20260101-000000-0001",
@@ -69,8 +71,7 @@ def test_model_click_on_a_kernel_opens_its_page(step: Step, tmp_path: Path, monk
         {"target": "sm_90", "tool": "tilescope model", "script": "<train>.py"},
         "a",
     )
-    written = modelling.write(run, modelling.table(step), dataclasses.replace(step, power={"energy": 2.0}), tmp_path)
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+    written = modelling.write(run, modelling.table(step), dataclasses.replace(step, power={"energy": 2.0}), own_runs)
     state = State(run=written.run.id, view="model")
     shown = Model(state)
     shown.refresh()
@@ -80,6 +81,5 @@ def test_model_click_on_a_kernel_opens_its_page(step: Step, tmp_path: Path, monk
     wanted = str(step_tables.kernels(step, ledger.of(step, gpu))["kernel"][3])
     shown.kernels.open(3)
     assert (state.kernel, state.view) == (wanted, "summary")
-    home = Home(State(view="home"))
-    home.refresh()
+    home = opened(Home)
     assert wanted not in set(home.rows["kernel"]), "a step's kernels are on the step's page"

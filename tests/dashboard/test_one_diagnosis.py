@@ -58,8 +58,7 @@ def test_the_number_of_a_cold_chain_says_what_it_is(kernel: str, said: str) -> N
     assert note == said
 
 
-def test_late_cpu_ranks_before_the_roof_and_once_in_the_title(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+def test_late_cpu_ranks_before_the_roof_and_once_in_the_title(own_runs: Path) -> None:
     runs = store.list_runs([store.recorded_dir()])
     run = next(run for run in runs if run.kernels == ("rms_norm",) and "events" in run.sources)
     loaded = run_cache.open_cached(run.path)

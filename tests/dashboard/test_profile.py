@@ -117,33 +117,27 @@ def test_form_follows_the_kernel_of_the_page() -> None:
     assert shown.started is None
 
 
-def test_what_was_refused_is_said_beside_the_button() -> None:
+async def test_what_was_refused_is_said_beside_the_button() -> None:
     async def refuse(request: Request) -> Job:
         raise RequestError(f"softmax has no workload <b>{request.workloads[-1]}</b>")
 
-    async def scenario() -> None:
-        shown = form(refuse)
-        field(shown, "another size").value = "banana"
-        field(shown, "Start profiling").param.trigger("clicks")
-        assert "is being profiled" in said(shown)
-        while shown.started.active:
-            await asyncio.sleep(0)
-        shown._say()
-        assert shown.started.status == FAILED
-        assert "no workload &lt;b&gt;banana" in said(shown)
-
-    asyncio.run(scenario())
+    shown = form(refuse)
+    field(shown, "another size").value = "banana"
+    field(shown, "Start profiling").param.trigger("clicks")
+    assert "is being profiled" in said(shown)
+    while shown.started.active:
+        await asyncio.sleep(0)
+    shown._say()
+    assert shown.started.status == FAILED
+    assert "no workload &lt;b&gt;banana" in said(shown)
 
 
-def test_unopened_file_in_its_field_blocks_profiling() -> None:
-    async def scenario() -> None:
-        shown = form(never)
-        field(shown, "own kernel").value = "nowhere/<b>.py:SPEC"
-        field(shown, "Start profiling").param.trigger("clicks")
-        assert shown.started is None
-        assert said(shown).count("this server runs no files of your own") == 2
-
-    asyncio.run(scenario())
+async def test_unopened_file_in_its_field_blocks_profiling() -> None:
+    shown = form(never)
+    field(shown, "own kernel").value = "nowhere/<b>.py:SPEC"
+    field(shown, "Start profiling").param.trigger("clicks")
+    assert shown.started is None
+    assert said(shown).count("this server runs no files of your own") == 2
 
 
 def test_a_running_job_is_told_where_to_look_at_it() -> None:

@@ -10,7 +10,7 @@ from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.measurements import measurements, newest
 from tilescope_dashboard.data.recordings import ANYTHING, COUNTERS, MEASURED_LINES, SWEEP, Question
 
-RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
+from .conftest import PREDICTED, RUN
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pandas as pd
@@ -21,7 +20,9 @@ from tilescope_dashboard.report.build import build
 from tilescope_dashboard.report.content import Part, Report
 from tilescope_dashboard.report.html import html
 
-RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
+from . import synthetic
+from .conftest import INJECTED, PREDICTED, RUN
+
 #: Text that is markup of one kind or another.
 HOSTILE = "a|b`c`<b>&amp;*_x_*[l](u)$m$ @octocat #12 \\| ~~s~~\nsecond line" + "k" * 300
 
@@ -71,7 +72,7 @@ def written(folder: Path, run: Run, table: pd.DataFrame, identity: str, versions
     return side(writer.finish())
 
 
-def bare(folder: Path, synthetic: ModuleType, names: tuple[str, ...] = (), **facts: Any) -> Side:
+def bare(folder: Path, names: tuple[str, ...] = (), **facts: Any) -> Side:
     """A run without a single value."""
     run = Run(
         id="20260102-030409-ffff", started="2026-01-02T03:04:09+00:00", device=synthetic.DEVICE, versions={}, settings={},
@@ -117,7 +118,7 @@ def test_html_holds_every_part_with_where_it_comes_from_and_fits(norms: Side, wh
         assert line.replace("'", "&#39;") in text
 
 
-def test_settings_are_told_without_brackets(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_settings_are_told_without_brackets(tmp_path: Path) -> None:
     conditions = {"events": {"cache_control": "L2 flushed", "warmup": 10}, "ncu": {"refused": [], "a.is_b()": True}}
     run = json.loads((side(synthetic.write_run(tmp_path, RUN)).loaded.folder / "run.json").read_text())
     run["settings"] = {"target": "sm_90", "collectors": ["events", "ncu"], "conditions": conditions}
@@ -156,9 +157,9 @@ def test_a_prediction_says_so_and_has_no_time(runs: Path) -> None:
     assert " 0 s" not in text and "nan" not in text.lower()
 
 
-def test_report_warns_of_partial_runs(tmp_path: Path, synthetic: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_warns_of_partial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "changed_kernels", lambda loaded: ["softmax"])
-    loaded = bare(tmp_path, synthetic, ("softmax",)).loaded
+    loaded = bare(tmp_path, ("softmax",)).loaded
     absent = replace(loaded.run.device, measured=False)
     report = build([Side(replace(loaded, run=replace(loaded.run, complete=False, device=absent)))])
     assert dict(report.runs[0].environment)["device"].endswith(", predicted)")
@@ -167,9 +168,9 @@ def test_report_warns_of_partial_runs(tmp_path: Path, synthetic: ModuleType, mon
         assert "not complete" in text
 
 
-def test_a_run_without_a_value_is_a_report_all_the_same(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_a_run_without_a_value_is_a_report_all_the_same(tmp_path: Path) -> None:
     for number, names in enumerate([(), ("softmax",)]):
-        report = build([bare(tmp_path / str(number), synthetic, names)])
+        report = build([bare(tmp_path / str(number), names)])
         assert "Environment" in html(report)
         assert "Environment" in markdown.markdown(report)
         assert [kernel.reached.title for kernel in report.runs[0].kernels] == ["This run has no data on it."] * len(
@@ -180,7 +181,7 @@ def test_a_run_without_a_value_is_a_report_all_the_same(tmp_path: Path, syntheti
 # Names that are markup.
 
 
-def test_a_figure_cannot_end_its_script(runs: Path, synthetic: ModuleType) -> None:
+def test_a_figure_cannot_end_its_script(runs: Path) -> None:
     report = build([side(runs / INJECTED)])
     drawn = Part("x", drawings=(lambda look: overview(report.runs[0].overview.table.rows, look),))
     only = replace(report.runs[0], overview=drawn, kernels=())
@@ -190,18 +191,18 @@ def test_a_figure_cannot_end_its_script(runs: Path, synthetic: ModuleType) -> No
     assert synthetic.INJECTED not in text
 
 
-def test_reports_have_no_control_characters(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_reports_have_no_control_characters(tmp_path: Path) -> None:
     odd = "\x1b[31mred\u202e"
-    run = bare(tmp_path, synthetic, (odd,), title=odd, notes=(odd,), failures=(Failure(odd, "compiler", odd),))
+    run = bare(tmp_path, (odd,), title=odd, notes=(odd,), failures=(Failure(odd, "compiler", odd),))
     built = build([run])
     page = re.sub(r"<script.*?</script>", "", html(built), flags=re.DOTALL)
     for text in (markdown.markdown(built), page):
         assert "x1b" in text and not {"\x1b", "\u202e"} & {*text}
 
 
-def test_markdown_escapes_names(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_markdown_escapes_names(tmp_path: Path) -> None:
     failures = (Failure(HOSTILE, "compiler", HOSTILE),)
-    run = bare(tmp_path, synthetic, (HOSTILE,), title=HOSTILE, notes=(HOSTILE,), failures=failures)
+    run = bare(tmp_path, (HOSTILE,), title=HOSTILE, notes=(HOSTILE,), failures=failures)
     text = markdown.markdown(build([run]))
     read = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(text)
     assert "<b>" not in read and "<em>" not in read and "<a " not in read and "<code>" not in read and "<s>" not in read
@@ -210,12 +211,12 @@ def test_markdown_escapes_names(tmp_path: Path, synthetic: ModuleType) -> None:
     assert len(max(text.splitlines(), key=len)) < 2000
 
 
-def test_no_character_of_markup_is_left_in_markdown(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_no_character_of_markup_is_left_in_markdown(tmp_path: Path) -> None:
     assert markdown.escape("a<b") == "a&lt;b", "even unclosed: what follows may close it"
     assert markdown.escape("<!-- x") == "&lt;!-- x"
     assert markdown.escape("a|b`c`") == r"a\|b\`c\`"
     # A comment that is opened would hide all of the report after it, up to the next one's end.
-    run = bare(tmp_path, synthetic, ("softmax",), title="<!-- hidden", notes=("<img src=x onerror=y ", "<br"))
+    run = bare(tmp_path, ("softmax",), title="<!-- hidden", notes=("<img src=x onerror=y ", "<br"))
     text = markdown.markdown(build([run]))
     assert set(re.findall(r"<[^/> ]+", text)) <= {"<details", "<summary", "<br"}
     assert not re.search(r"<(!|img|br(?!>))", text)
@@ -242,10 +243,10 @@ def test_markdown_ranks_findings_and_names_the_cut(norms: Side, whole: Report, m
     assert re.search(r"_\d+ more rows are in the HTML report\._", cut)
 
 
-def test_any_names_fit(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_any_names_fit(tmp_path: Path) -> None:
     names = tuple(f"{number}{'<' * 700}" for number in range(25))
     failures = tuple(Failure(name, "compiler", name) for name in names)
-    run = bare(tmp_path, synthetic, names, title=names[0], notes=names, failures=failures)
+    run = bare(tmp_path, names, title=names[0], notes=names, failures=failures)
     text = markdown.markdown(build([run]))
     assert len(text.encode()) <= markdown.LIMIT
     assert "more kernels are in the HTML report" in text

@@ -10,9 +10,8 @@ import pytest
 from tilescope import cli
 from tilescope.notebook.opening import open_file
 
+from .conftest import PREDICTED, RUN
 from .test_report import visible
-
-RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

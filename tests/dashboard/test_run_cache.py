@@ -9,7 +9,8 @@ from tilescope.runs.changes import Problem
 from tilescope_dashboard.data import frames, run_cache
 from tilescope_dashboard.data.run_cache import open_cached, usual
 
-RUN = "20260102-030405-aaaa"
+from .conftest import RUN
+
 SMALL = Problem("softmax", "forward", "0x8")
 
 

@@ -2,20 +2,19 @@
 
 import shutil
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.context import Context
 from tilescope_dashboard.views.run import RunDialog
 
+from . import synthetic
 from .conftest import RUN, field, press
 
 
 @pytest.fixture
-def dialog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType) -> RunDialog:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
-    synthetic.write_run(tmp_path, RUN)
+def dialog(own_runs: Path) -> RunDialog:
+    synthetic.write_run(own_runs, RUN)
     return RunDialog(State(run=RUN, kernel="softmax", panel="run", may_launch=True))
 
 

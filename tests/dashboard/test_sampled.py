@@ -1,7 +1,5 @@
 """Bytes of a sample of programs: drawn, said to be near, and never drawn as those that are exact."""
 
-from types import ModuleType
-
 import pandas as pd
 import pytest
 from tilescope.hardware.roofs import all_roofs
@@ -17,6 +15,8 @@ from tilescope_dashboard.topics import overview
 from tilescope_dashboard.topics import roofline as roofline_topic
 from tilescope_dashboard.topics import summary as summary_topic
 from tilescope_dashboard.topics import traffic as topic
+
+from . import synthetic
 
 PROGRAMS = "1,523 of 1,048,576 programs"
 EXACT = {"requested_bytes_read": 3e6, "requested_bytes_written": 1e6, "requested_flops": 2e6, "unique_bytes_read": 3e6,
@@ -46,7 +46,7 @@ def test_a_call_is_as_of_a_sample_where_one_of_its_launches_is() -> None:
     assert sampled.of_case(partly) is None
 
 
-def test_roofline_marks_sampled_points_with_a_cross(synthetic: ModuleType) -> None:
+def test_roofline_marks_sampled_points_with_a_cross() -> None:
     points = roofline.points(counted(EXACT, NEAR), synthetic.DEVICE)
     assert points.groupby("kind")["launch"].size().to_dict() == {"requested": 2, "sampled": 4}
     plot = draw_roofline(points, all_roofs(synthetic.DEVICE), LIGHT)
@@ -91,7 +91,7 @@ def test_traffic_bar_of_a_sample_is_empty_and_says_so() -> None:
     )
 
 
-def test_stats_name_the_sample_of_programs(synthetic: ModuleType) -> None:
+def test_stats_name_the_sample_of_programs() -> None:
     row = summarise(counted(NEAR), synthetic.DEVICE).iloc[0].to_dict()
     stats = summary_topic.stats(row, pd.DataFrame({"speedup": []}))
     (stat,) = [one for one in stats if one.label == "bytes requested"]
@@ -104,7 +104,7 @@ def test_stats_name_the_sample_of_programs(synthetic: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(("whole", "known"), [(8e6, True), (128.0, False), (1e9, False)])
-def test_floor_of_a_sample_needs_matching_tensors(synthetic: ModuleType, whole: float, known: bool) -> None:
+def test_floor_of_a_sample_needs_matching_tensors(whole: float, known: bool) -> None:
     # As captured launches declare it: the bytes of the tensors that they touch, and no operations.
     case = Case("mine", "triton", "forward", "8-fp32")
     declared = {"algorithm_bytes_read": whole / 2, "algorithm_bytes_written": whole / 2, "tensor_bytes": whole}

@@ -14,6 +14,8 @@ from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.claims import Claims
 
+from .conftest import opened
+
 
 class Page:
     """A document that a browser shows, as far as it is asked for here; its ticks are taken by hand."""
@@ -67,8 +69,7 @@ def test_claims_are_read_beside_the_session_and_once_for_all(page: Page) -> None
 @pytest.mark.usefixtures("nothing_kept")
 def test_unreadable_recording_is_told(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_cache, "_open", refuse)
-    shown = Claims(State(view="claims"))
-    shown.refresh()
+    shown = opened(Claims)
     page.tick()
     assert "the run is damaged" in shown.trouble.object
     assert shown.trouble.visible

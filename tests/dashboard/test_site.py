@@ -2,20 +2,20 @@
 
 import shutil
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from tilescope import cli
 from tilescope_dashboard.report import site as site_pages
 
+from . import synthetic
 from .conftest import RUN
 
 STEPS = Path(__file__).parents[1] / "profiles" / "fixtures" / "steps"
 
 
 @pytest.fixture(scope="module")
-def site(runs: Path, synthetic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site of two measured runs, of predicted ones, and of a damaged one."""
     folder = tmp_path_factory.mktemp("site")
     shutil.copytree(runs, folder / "nightly")
@@ -65,7 +65,7 @@ def test_site_opens_from_its_folder_offline(site: Path, chromium: Any) -> None:
     context.close()
 
 
-def test_site_and_report_show_the_ledger_of_a_step(synthetic: ModuleType, tmp_path: Path) -> None:
+def test_site_and_report_show_the_ledger_of_a_step(tmp_path: Path) -> None:
     """The recorded step of a model, beside a predicted kernel, whose verdict stands for its times."""
     run = synthetic.write_run(tmp_path / "runs", RUN, ("layer_norm",), measured=False)
     shutil.copy(STEPS / "transformer_block_h200.json.gz", run / "step.json.gz")

@@ -1,6 +1,5 @@
 """Sizes and History: what is joined from all runs, drawn and said."""
 
-from types import ModuleType
 from typing import Any
 
 import pandas as pd
@@ -14,18 +13,17 @@ from tilescope_dashboard.data.measurements import measurements
 from tilescope_dashboard.figures import history as history_figure
 from tilescope_dashboard.figures import sizes as sizes_figure
 from tilescope_dashboard.figures.style import DARK, LIGHT, Theme, theme
-from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import history, sizes
 from tilescope_dashboard.views.sizes import Sizes
 
-from .conftest import grid
+from . import synthetic
+from .conftest import RUN, grid, opened
 
-RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 LARGE = KernelCase("triton", "forward", "16384x4096-bf16")
 
 
 @pytest.fixture
-def rows(synthetic: ModuleType) -> pd.DataFrame:
+def rows() -> pd.DataFrame:
     """Measurements of one run that was made up."""
     found = summarise(synthetic.frame(kernels=("softmax",)), synthetic.DEVICE)
     return found.assign(run_id="r1", started="2026-01-02 03:04", title="t", revision="abcdef1234", origin="o")
@@ -139,8 +137,7 @@ def test_two_runs_of_one_minute_are_two_places(rows: pd.DataFrame) -> None:
 
 
 def test_a_row_of_sizes_is_the_case_of_all_views(in_runs: None) -> None:
-    shown = Sizes(State(run=RUN, kernel="softmax", view="sizes"))
-    shown.refresh()
+    shown = opened(Sizes, run=RUN, kernel="softmax")
     # Bytes are written without a unit: their title has it.
     assert (grid(shown).titles["size"], grid(shown).titles["rate"]) == ("size (B)", "rate")
     row = grid(shown).filled.iloc[0]

@@ -17,12 +17,11 @@ from tilescope.table.run import Device, Run
 from tilescope_dashboard.components import code_pair
 from tilescope_dashboard.data import recordings
 from tilescope_dashboard.figures.style import DARK, LIGHT
-from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import source as topic
 from tilescope_dashboard.topics.source import FunctionLaunch, LineColumn
 from tilescope_dashboard.views.source import Source
 
-from .conftest import field, grid
+from .conftest import field, grid, opened
 from .conftest import said as words
 from .test_contrast import contrast, rgb
 
@@ -160,11 +159,10 @@ def test_values_can_be_read_on_their_bars(look) -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frame: pd.DataFrame) -> str:
+def run(own_runs: Path, frame: pd.DataFrame) -> str:
     """A run of softmax with lines of two cases, and of matmul without any; its id."""
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
     facts = {"softmax": {"file": "", "sha256": ""}, "matmul": {"file": "", "sha256": ""}}
-    writer = RunWriter(tmp_path, Run("20260102-030405-eeee", "2026-01-02T03:04:05+00:00", DEVICE, facts, {}, {}))
+    writer = RunWriter(own_runs, Run("20260102-030405-eeee", "2026-01-02T03:04:05+00:00", DEVICE, facts, {}, {}))
     table = [case.row("registers", 32, "compiler", launch=0, function="softmax_kernel") for case in (CASE, SWEPT)]
     table.append(CASE.row("algorithm_bytes_read", 100, "model"))
     writer.append(schema.frame(table))
@@ -178,11 +176,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frame: pd.DataFrame) ->
     return writer.run.id
 
 
-def shown(run: str, kernel: str = "softmax", **state: object) -> Source:
-    view = Source(State(run=run, kernel=kernel, view="source", **state))
-    view.refresh()
-    assert "could not be drawn" not in words(view)
-    return view
+def shown(run: str, kernel: str = "softmax") -> Source:
+    return opened(Source, run=run, kernel=kernel)
 
 
 def test_view_opens_on_the_hottest_line_and_follows(run: str) -> None:
@@ -264,11 +259,10 @@ def another(
     return identity
 
 
-def test_source_offers_lines_of_another(tmp_path: Path, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
-    predicted = another(tmp_path, "20260103-000000-0001", {"softmax": {}}, frame[frame["source"] != "ncu"])
-    another(tmp_path, "20260103-000000-0002", {"softmax": {}}, frame[frame["source"] == "compiler"])
-    measured = another(tmp_path, "20260103-000000-0003", {"softmax": {}}, frame, title=INJECTED)
+def test_source_offers_lines_of_another(own_runs: Path, frame: pd.DataFrame) -> None:
+    predicted = another(own_runs, "20260103-000000-0001", {"softmax": {}}, frame[frame["source"] != "ncu"])
+    another(own_runs, "20260103-000000-0002", {"softmax": {}}, frame[frame["source"] == "compiler"])
+    measured = another(own_runs, "20260103-000000-0003", {"softmax": {}}, frame, title=INJECTED)
     view = shown(predicted)
     choice = field(view, "lines of")
     assert choice.visible
@@ -284,8 +278,7 @@ def test_source_offers_lines_of_another(tmp_path: Path, frame: pd.DataFrame, mon
     assert not choice.visible
 
 
-def test_of_a_recording_the_measured_lines_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+def test_of_a_recording_the_measured_lines_come_first(own_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of_title = {one.title: one for one in store.list_runs()}
     changed = {of_title["softmax"].path, of_title["softmax by source line"].path}
     monkeypatch.setattr(recordings, "changed_kernels", lambda loaded: ["softmax"] if loaded.folder in changed else [])

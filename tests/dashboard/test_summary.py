@@ -4,8 +4,8 @@ import dataclasses
 import json
 import os
 import shutil
+from functools import partial
 from pathlib import Path
-from types import ModuleType
 
 import pandas as pd
 import pytest
@@ -28,10 +28,12 @@ from tilescope_dashboard.topics import summary as topic
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.summary import Summary
 
+from . import conftest, synthetic
+from .conftest import PREDICTED, RUN
 from .conftest import said as words
 
-RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 CASE = Case("softmax", "triton", "forward", "8x8-bf16")
+opened = partial(conftest.opened, Summary, run=RUN, kernel="softmax")
 
 
 def counted(**metrics: float) -> pd.DataFrame:
@@ -40,23 +42,23 @@ def counted(**metrics: float) -> pd.DataFrame:
     return schema.frame([CASE.row(name, value, "ncu", **at) for name, value in metrics.items()])
 
 
-def shares(synthetic: ModuleType, **metrics: float) -> dict[str, float]:
+def shares(**metrics: float) -> dict[str, float]:
     rows = topic.speed_of_light(next(iter(gather(counted(**metrics))), None), synthetic.DEVICE)
     return dict(zip(rows["part"], rows["share"], strict=True))
 
 
-def test_what_was_not_recorded_has_no_share(synthetic: ModuleType) -> None:
-    assert shares(synthetic) == {}
-    assert shares(synthetic, sm_throughput=0.5) == {"SM": 0.5}
-    assert shares(synthetic, dram_throughput=0.8, l2_bytes=1e6) == {"HBM": 0.8}  # bytes without a time are no share
+def test_what_was_not_recorded_has_no_share() -> None:
+    assert shares() == {}
+    assert shares(sm_throughput=0.5) == {"SM": 0.5}
+    assert shares(dram_throughput=0.8, l2_bytes=1e6) == {"HBM": 0.8}  # bytes without a time are no share
     # The made-up GPU's L2 moves 11 TB/s, its tensor cores do 700 Tflop/s in bf16 and have no fp8.
-    found = shares(synthetic, l2_bytes=1.1e7, tensor_ops_bf16=3.5e8, tensor_ops_int8=0.0, gpu_time=2e-6)
+    found = shares(l2_bytes=1.1e7, tensor_ops_bf16=3.5e8, tensor_ops_int8=0.0, gpu_time=2e-6)
     assert found == pytest.approx({"L2": 0.5, "tensor cores": 0.25})
-    assert shares(synthetic, tensor_ops_bf16=0.0, gpu_time=1e-6) == {"tensor cores": 0.0}
-    assert "tensor cores" not in shares(synthetic, tensor_ops_fp8=1.0, gpu_time=1e-6)
+    assert shares(tensor_ops_bf16=0.0, gpu_time=1e-6) == {"tensor cores": 0.0}
+    assert "tensor cores" not in shares(tensor_ops_fp8=1.0, gpu_time=1e-6)
 
 
-def test_the_longest_launch_is_meant(synthetic: ModuleType) -> None:
+def test_the_longest_launch_is_meant() -> None:
     rows = [
         CASE.row(name, value, "ncu", launch=launch, function=f"f{launch}")
         for launch, (share, time) in enumerate([(0.1, 1e-6), (0.9, 5e-6), (0.2, 2e-6)])
@@ -67,7 +69,7 @@ def test_the_longest_launch_is_meant(synthetic: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("metrics", [{"sm_throughput": 0.5}, {"sm_throughput": 0.5, "dram_throughput": 1.2}])
-def test_the_figure_has_a_bar_a_share_and_says_what_is_absent(metrics: dict[str, float], synthetic: ModuleType) -> None:
+def test_the_figure_has_a_bar_a_share_and_says_what_is_absent(metrics: dict[str, float]) -> None:
     rows = topic.speed_of_light(next(iter(gather(counted(**metrics))), None), synthetic.DEVICE)
     for look in (LIGHT, DARK):
         plot = speed_of_light(rows, topic.PARTS, look)
@@ -78,7 +80,7 @@ def test_the_figure_has_a_bar_a_share_and_says_what_is_absent(metrics: dict[str,
         assert plot.x_range.end > rows["share"].max()
 
 
-def test_the_verdict_is_one_sentence_whatever_is_known(synthetic: ModuleType) -> None:
+def test_the_verdict_is_one_sentence_whatever_is_known() -> None:
     assert topic.verdict("", None, ()).title == "No kernel"
     assert "This run has no data" in topic.verdict("mine", None, ()).text
     said = ("line 10: x is not defined", "CompilationFailed: mine does not compile: line 10: x is not defined")
@@ -125,7 +127,7 @@ OUTSIDE = "InterpretationFailed: mine_kernel, program (3, 0, 0), line 6: "
         ("reads memory of no tensor", "mine reads memory of no tensor in line 6", "Memory of no tensor, in program"),
     ],
 )  # fmt: skip
-def test_access_outside_is_the_verdict(synthetic: ModuleType, message: str, title: str, text: str) -> None:
+def test_access_outside_is_the_verdict(message: str, title: str, text: str) -> None:
     trace = 'File "/somewhere/mine.py", line 6, in mine_kernel\n    line 6\n'
     failure = Failure("mine/triton/forward/8-fp32", "interpreter", OUTSIDE + message, trace)
     case = Case("mine", "triton", "forward", "8-fp32")
@@ -141,37 +143,28 @@ def test_access_outside_is_the_verdict(synthetic: ModuleType, message: str, titl
     assert topic.verdict("mine", None, (), [broken, failure]).title == "mine does not compile for sm_90"
 
 
-def test_summary_of_a_fault_is_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType) -> None:
-    synthetic.write_run(tmp_path, RUN, measured=False)
+def test_summary_of_a_fault_is_it_alone(own_runs: Path) -> None:
+    synthetic.write_run(own_runs, RUN, measured=False)
     said = "InterpretationFailed: softmax, program (0, 0, 0), line 6: reads 4 bytes past the end of x: element 8 of 8"
-    run = store.open_run(tmp_path / RUN).run
+    run = store.open_run(own_runs / RUN).run
     failure = Failure("softmax/triton/forward/16384x4096-bf16", "interpreter", said)
-    path = tmp_path / RUN / "run.json"
+    path = own_runs / RUN / "run.json"
     path.write_text(json.dumps(dataclasses.replace(run, failures=(failure,)).to_json()))
-    shown = opened(tmp_path, monkeypatch)
+    shown = opened()
     assert "softmax reads past the end of x in line 6" in words(shown)
     assert "memory-bound" not in words(shown) and not shown.body.visible
     shown.state.choose(workload="1823x781-bf16")
     assert "predicted memory-bound" in words(shown)
-    advised = Advice(State(run=RUN, kernel="softmax", view="advice"))
-    advised.refresh()
+    advised = conftest.opened(Advice, run=RUN, kernel="softmax")
     assert "softmax reads past the end of x in line 6" in words(advised) and "up to" not in words(advised)
-    (report,) = build([Side(store.open_run(tmp_path / RUN))]).runs
+    (report,) = build([Side(store.open_run(own_runs / RUN))]).runs
     (kernel,) = [part for part in report.kernels if part.name == "softmax"]
     assert kernel.reached.title.startswith("Out of bounds (triton, 16384x4096-bf16, forward")
     assert kernel.advice[0].findings[0].fault and len(kernel.advice[0].findings) == 1
 
 
-def opened(runs: Path, monkeypatch: pytest.MonkeyPatch, **settings: object) -> Summary:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
-    shown = Summary(State(**{"run": RUN, "kernel": "softmax", "view": "summary", **settings}))
-    shown.refresh()
-    assert "could not be drawn" not in words(shown)
-    return shown
-
-
-def test_it_opens_first_on_the_case_that_stands_for_the_kernel(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = opened(runs, monkeypatch)
+def test_it_opens_first_on_the_case_that_stands_for_the_kernel(in_runs: None) -> None:
+    shown = opened()
     assert State(run=RUN).view == "summary"
     assert "85.4 % of the measured copy bandwidth" in words(shown)
     assert "16384x4096-bf16" in words(shown)
@@ -182,8 +175,8 @@ def test_it_opens_first_on_the_case_that_stands_for_the_kernel(runs: Path, monke
     assert "1823x781-bf16" in words(shown)
 
 
-def test_a_config_of_a_sweep_has_its_own_summary(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = opened(runs, monkeypatch, kernel="matmul")
+def test_a_config_of_a_sweep_has_its_own_summary(in_runs: None) -> None:
+    shown = opened(kernel="matmul")
     for case in list(shown.state.cases.values())[::4]:
         shown.state.case = case_name(case)
         assert "could not be drawn" not in words(shown)
@@ -191,8 +184,8 @@ def test_a_config_of_a_sweep_has_its_own_summary(runs: Path, monkeypatch: pytest
         assert "No run says anything" not in words(shown)
 
 
-def test_the_chosen_baseline_is_compared_and_follows_the_run(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = opened(runs, monkeypatch, compared=[f"{RUN}:compile"])
+def test_the_chosen_baseline_is_compared_and_follows_the_run(in_runs: None) -> None:
+    shown = opened(compared=[f"{RUN}:compile"])
     assert "speedup vs torch.compile" in words(shown)
     assert "eager" not in words(shown)
     shown.state.compared = [PREDICTED]
@@ -205,23 +198,21 @@ def test_the_chosen_baseline_is_compared_and_follows_the_run(runs: Path, monkeyp
     assert none.empty and "no run" in said[0]
 
 
-def test_later_baseline_is_read(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, synthetic: ModuleType
-) -> None:
-    shutil.copytree(runs / RUN, tmp_path / RUN)
-    shown = opened(tmp_path, monkeypatch, compared=[PREDICTED])
+def test_later_baseline_is_read(runs: Path, own_runs: Path) -> None:
+    shutil.copytree(runs / RUN, own_runs / RUN)
+    shown = opened(compared=[PREDICTED])
     assert "no run" in words(shown)
-    synthetic.write_run(tmp_path, PREDICTED, measured=False)
+    synthetic.write_run(own_runs, PREDICTED, measured=False)
     shown.state.refresh()
     assert f"triton in {PREDICTED}: not timed" in words(shown)
-    shutil.rmtree(tmp_path / PREDICTED)
-    os.utime(synthetic.write_run(tmp_path, PREDICTED) / "run.json", (1, 2_000_000_000))
+    shutil.rmtree(own_runs / PREDICTED)
+    os.utime(synthetic.write_run(own_runs, PREDICTED) / "run.json", (1, 2_000_000_000))
     shown.state.refresh()
     assert f"speedup vs triton in {PREDICTED}" in words(shown)
 
 
-def test_counters_come_from_a_run_with_them(runs: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType) -> None:
-    shown = opened(runs, monkeypatch, run=PREDICTED)
+def test_counters_come_from_a_run_with_them(in_runs: None) -> None:
+    shown = opened(run=PREDICTED)
     assert ", not timed" in words(shown)
     bars = {r.name: r.data_source.data for r in shown.light.object.renderers}["shares"]
     assert "L2" in bars["part"]
@@ -230,11 +221,11 @@ def test_counters_come_from_a_run_with_them(runs: Path, monkeypatch: pytest.Monk
     assert "synthetic prediction, measured 2026-01-02 on Synthetic GPU" in words(shown)
 
 
-def test_summary_without_counters_anywhere_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_summary_without_counters_anywhere_says_what_to_do(own_runs: Path) -> None:
     facts = {"own": {"passes": ["forward"]}}
-    writer = store.RunWriter(tmp_path, Run(RUN, "2026-01-02T00:00:00+00:00", device.for_target("sm_90"), facts, {}, {}))
+    writer = store.RunWriter(own_runs, Run(RUN, "2026-01-02T00:00:00+00:00", device.for_target("sm_90"), facts, {}, {}))
     writer.append(schema.frame([Case("own", "triton", "forward", "8-fp32").row("registers", 32, "compiler")]))
     writer.finish()
-    shown = opened(tmp_path, monkeypatch, kernel="own")
+    shown = opened(kernel="own")
     assert not shown.light.visible and "profile it there with cupti or ncu" in words(shown)
     assert not shown.stats.object or "<dl" in shown.stats.object

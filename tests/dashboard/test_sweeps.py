@@ -23,7 +23,7 @@ from tilescope_dashboard.views.autotune import Autotune
 from tests.profiles import made_up
 from tests.recorded import recorded
 
-from .conftest import field, grid
+from .conftest import field, grid, opened
 from .conftest import said as words
 
 SWEEP = {
@@ -130,8 +130,7 @@ def test_autotune_sentence_names_costs_and_gain() -> None:
 
 
 def test_autotune_copies_chosen_or_best_config() -> None:
-    view = Autotune(State(run=recorded("norms: autotune sweeps"), kernel="add_rms_norm", view="autotune"))
-    view.refresh()
+    view = opened(Autotune, run=recorded("norms: autotune sweeps"), kernel="add_rms_norm")
     configs = [f'triton.Config({{"PROGRAMS": {n}}}, num_warps=32)' for n in grid(view).value["PROGRAMS"]]
     copy = field(view, "Copy")
     assert (copy.description, copy.label) == (configs[0], "Copy best config")
@@ -141,43 +140,37 @@ def test_autotune_copies_chosen_or_best_config() -> None:
     assert copy.label == "Copy best config"
 
 
-def test_no_config_of_code_that_is_gone_is_offered(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+def test_no_config_of_code_that_is_gone_is_offered(own_runs) -> None:
     declared = {"file": "tilescope_kernels/reductions/row_sum.py", "sha256": "0"}
     for digest, gone in (("0", True), (changes.today(store.source_file(declared["file"]))["row_sum_kernel"], False)):
         about = made_up.run(store.new_id(), {"row_sum": {**declared, "functions": {"row_sum_kernel": digest}}})
-        writer = RunWriter(tmp_path, about)
+        writer = RunWriter(own_runs, about)
         case = Case("row_sum", "triton", "forward", "8x8-fp32")
         at = {"launch": 0, "function": "row_sum_kernel"}
         writer.append(schema.frame(
             [dataclasses.replace(case, config=f"BLOCK={n}").row("gpu_time", n * 1e-6, "torch_profiler", sample=0, **at) for n in (8, 16)]
         ))  # fmt: skip
         writer.finish()
-        view = Autotune(State(run=about.id, kernel="row_sum", view="autotune"))
-        view.refresh()
+        view = opened(Autotune, run=about.id, kernel="row_sum")
         assert "Best of 2" in words(view)
         assert ("The code has changed since this sweep, so no config is offered" in words(view)) == gone
         assert bool(field(view, "Copy").description) != gone
 
 
 @pytest.mark.parametrize(("today", "offered"), [("row_sum_kernel", True), ("row_sum_pieces_kernel", False), ("", True)])
-def test_only_configs_of_what_the_default_launches_are_offered(
-    tmp_path, monkeypatch, today: str, offered: bool
-) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+def test_only_configs_of_what_the_default_launches_are_offered(own_runs, today: str, offered: bool) -> None:
     case, about = (
         Case("row_sum", "triton", "forward", "8x8-fp32"),
         made_up.run(store.new_id(), {"row_sum": {"file": ""}}),
     )
-    writer = RunWriter(tmp_path, about)
+    writer = RunWriter(own_runs, about)
     swept = [dataclasses.replace(case, config=f"ROWS={n}") for n in (8, 16)]
     writer.append(schema.frame(
         one.row("gpu_time", 1e-6 * (n + 1), "torch_profiler", sample=0, launch=0, function=function)
         for n, (one, function) in enumerate([*((one, "row_sum_kernel") for one in swept), (case, today)]) if function
     ))  # fmt: skip
     writer.finish()
-    view = Autotune(State(run=about.id, kernel="row_sum", view="autotune"))
-    view.refresh()
+    view = opened(Autotune, run=about.id, kernel="row_sum")
     said = (
         "These are configs of row_sum_kernel, and the default launches row_sum_pieces_kernel, so no config is offered."
     )

@@ -4,7 +4,6 @@ import asyncio
 import gzip
 import json
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pandas as pd
@@ -21,12 +20,12 @@ from tilescope_dashboard.figures.style import LIGHT, colour
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.timeline import Timeline
 
-from .conftest import field
+from . import synthetic
+from .conftest import PREDICTED, RUN, field, opened
 from .conftest import said as words
 
 pytestmark = pytest.mark.usefixtures("in_runs")
 
-RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 HOSTILE = "void at::native::<script>alert(1)</script>kernel<" + "at::native::Functor<float>, " * 12 + ">(int)"
 
 
@@ -107,8 +106,7 @@ def test_ten_thousand_launches_share_bars_and_all_count() -> None:
 
 
 def test_timeline_view_fills_and_filters_its_tables() -> None:
-    shown = Timeline(State(run=RUN, kernel="softmax", view="timeline"))
-    shown.refresh()
+    shown = opened(Timeline, run=RUN, kernel="softmax")
     assert "triton: GPU busy 100 %" in words(shown)
     assert shown.totals.filled["impl"].tolist() == ["triton", "compile", "eager"]
     assert shown.totals.filled["launches"].tolist() == [1, 2, 4]
@@ -131,15 +129,14 @@ def test_timeline_view_fills_and_filters_its_tables() -> None:
     assert shown.table.filled.empty
 
 
-def test_the_sentence_names_the_longest_gap_and_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+def test_the_sentence_names_the_longest_gap_and_its_cause(own_runs: Path) -> None:
     assert "is before second: the CPU had called before the GPU became idle, so this is a launch gap" in _sentence(
-        tmp_path, "a", calls=(-5.0, 9.0)
+        own_runs, "a", calls=(-5.0, 9.0)
     )
     assert "40.0 µs, is before second: the GPU waited on the CPU for 35.0 µs" in _sentence(
-        tmp_path, "b", calls=(-5.0, 45.0)
+        own_runs, "b", calls=(-5.0, 45.0)
     )
-    said = _sentence(tmp_path, "c", calls=())
+    said = _sentence(own_runs, "c", calls=())
     assert "its cause is unknown" in said
     assert "Profile the kernel again" in said
 
@@ -158,28 +155,22 @@ def _sentence(folder: Path, end: str, calls: tuple[float, ...]) -> str:
         writer = store.RunWriter(folder, Run(identity, "", device, {"relu": {}}, {}, {}))
         writer.append(schema.frame(found))
         writer.finish()
-    shown = Timeline(State(run=identity, kernel="relu", view="timeline"))
-    shown.refresh()
-    assert "could not be drawn" not in words(shown)
+    shown = opened(Timeline, run=identity, kernel="relu")
     return f"{shown.head.object} {shown.caption.object}"
 
 
-def test_timeline_without_starts_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType
-) -> None:
+def test_timeline_without_starts_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path)
     monkeypatch.setattr(store, "runs_dir", lambda: tmp_path)
     synthetic.write_run(tmp_path, PREDICTED, measured=False)
-    shown = Timeline(State(run=PREDICTED, view="timeline"))
-    shown.refresh()
+    shown = opened(Timeline, run=PREDICTED)
     assert "torch_profiler collector" in words(shown)
     assert not shown.body.visible
     assert not shown.traces.objects
 
 
-def test_traces_shown_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
-    folder = synthetic.write_run(tmp_path, RUN)
+def test_traces_shown_and_kept(own_runs: Path) -> None:
+    folder = synthetic.write_run(own_runs, RUN)
     state = State(run=RUN, kernel="softmax", view="timeline")
     shown = Timeline(state)
     shown.refresh()
@@ -200,21 +191,19 @@ def test_traces_shown_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert "keeps no trace" not in note.object
 
 
-def test_trace_of_an_own_kernel_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+def test_trace_of_an_own_kernel_is_found(own_runs: Path) -> None:
     # Its collectors know it by its file, the run's table by its name, which may be one of the library's.
     case = Case("/home/me/my [kernels].py:softmax", "triton", "forward", "8-fp32")
     others = Case("/home/me/my [kernels].py:not_softmax", "triton", "forward", "8-fp32")
     device = Device("Synthetic GPU", "sm_90", 100, 1, 1, True)
-    writer = store.RunWriter(tmp_path, Run(RUN, "", device, {"softmax": {}}, {}, {}))
+    writer = store.RunWriter(own_runs, Run(RUN, "", device, {"softmax": {}}, {}, {}))
     at = {"launch": 0, "function": "k", "sample": 0}
     times = {"launch_start": 0.0, "gpu_time": 1e-5}
     writer.append(schema.frame([case.row(name, value, "torch_profiler", **at) for name, value in times.items()]))
     traces = writer.finish() / "artefacts" / "torch_profiler"
     traces.mkdir(parents=True)
     (traces / f"{others.slug}.trace.json.gz").write_bytes(b"another's")
-    shown = Timeline(State(run=RUN, kernel="softmax", view="timeline"))
-    shown.refresh()
+    shown = opened(Timeline, run=RUN, kernel="softmax")
     assert "keeps no trace" in shown.traces.objects[-1].object
     (traces / f"{case.slug}.trace.json.gz").write_bytes(b"as it was")
     shown.update()

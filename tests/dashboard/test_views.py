@@ -4,7 +4,6 @@ import json
 import re
 from html import unescape
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -35,11 +34,11 @@ from tilescope_dashboard.views.summary import Summary
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
-from .conftest import field, said
+from . import synthetic
+from .conftest import PREDICTED, RUN, field, opened, said
 
 pytestmark = pytest.mark.usefixtures("in_runs")
 
-RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 VIEWS: tuple[type[View], ...] = (
     Home, Summary, Overview, Advice, Roofline, Traffic, Timeline, Autotune, Occupancy, Source, Claims, Compare, Sizes, History,
 )  # fmt: skip
@@ -52,8 +51,7 @@ def grid(shown: View) -> Table:
 
 @pytest.mark.parametrize("view", [Claims, Compare, History, Sizes, Summary], ids=lambda view: view.name_in_address)
 def test_view_of_all_runs_is_redrawn_after_a_new_run(view: type[View]) -> None:
-    shown = view(State(run=RUN, kernel="softmax", view="source"))
-    shown.refresh()
+    shown = opened(view, run=RUN, kernel="softmax", view="source")
     shown.state.refresh()
     assert not shown.fresh
 
@@ -81,8 +79,7 @@ def test_a_view_that_fails_says_so_in_its_place() -> None:
 
 
 def test_roofline_selects_and_filters() -> None:
-    shown = Roofline(State(run=RUN, kernel="softmax", view="roofline"))
-    shown.refresh()
+    shown = opened(Roofline, run=RUN, kernel="softmax")
     shown.source.selected.indices = [3]
     assert grid(shown).selection == [3]
     grid(shown).selection = [1]
@@ -205,12 +202,9 @@ def test_what_failed_is_said_beside_its_own_kernel_only() -> None:
     assert "failed" not in shown.brief.object
 
 
-def test_fault_of_the_shown_case_is_told_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType
-) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
-    synthetic.write_run(tmp_path, RUN)
-    described = tmp_path / RUN / "run.json"
+def test_fault_of_the_shown_case_is_told_once(own_runs: Path) -> None:
+    synthetic.write_run(own_runs, RUN)
+    described = own_runs / RUN / "run.json"
     shown = State(run=RUN, kernel="softmax").standing
     outside = "k, program (9, 0, 0), line 7: reads 960 bytes past the end of x_ptr: element 10,000 of 10,000"
     failure = {"case": "/".join(("softmax", *shown[:3])), "collector": "interpreter", "message": outside}
@@ -225,11 +219,8 @@ def test_fault_of_the_shown_case_is_told_once(
     assert context.notices.object.count(told) == 1 and "ignore the other numbers" in context.notices.object
 
 
-def test_failure_that_is_the_title_is_told_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType
-) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
-    described = synthetic.write_run(tmp_path, RUN) / "run.json"
+def test_failure_that_is_the_title_is_told_once(own_runs: Path) -> None:
+    described = synthetic.write_run(own_runs, RUN) / "run.json"
     facts = json.loads(described.read_text())
     wrong = "mine does not compile for sm_90: line 8: arange's range must be a power of 2"
     failures = [
@@ -270,13 +261,12 @@ def test_context_names_changed_kernels_of_the_page(monkeypatch: pytest.MonkeyPat
     assert f"the source of matmul has changed since this run measured it. S{changed[1:]}" in shown.brief.object
 
 
-def test_interrupted_run_says_how_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
-    synthetic.write_run(tmp_path, RUN)
-    described = tmp_path / RUN / "run.json"
+def test_interrupted_run_says_how_on(own_runs: Path) -> None:
+    synthetic.write_run(own_runs, RUN)
+    described = own_runs / RUN / "run.json"
     described.write_text(json.dumps({**json.loads(described.read_text()), "complete": False}))
     assert "its worker died.<" in Context(State(run=RUN, kernel="matmul")).notices.object
-    journal.begin(tmp_path / RUN, [])
+    journal.begin(own_runs / RUN, [])
     said = f"its worker died. &#x27;tilescope resume {RUN}&#x27; goes on with it."
     assert said in Context(State(run=RUN, kernel="matmul")).notices.object
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import panel_material_ui as pmui
@@ -30,6 +29,7 @@ from tilescope_dashboard.topics import versions as topic
 from tilescope_dashboard.views.form.profile import ProfileForm
 from tilescope_dashboard.views.watch import Watch as View
 
+from . import synthetic
 from .conftest import PATIENCE, ROOT, RUN, field, press, said
 
 BEFORE = "a = 1\nb = 2\nc = 3\nd = 4\ne = 5\nf = 6\ng = 7\nh = 8\n"
@@ -110,7 +110,7 @@ def test_sentence_running_version_says_how_long() -> None:
     assert topic.sentence(Version(1), None, None, 4.2).text == "The last run of this script took 4 s."
 
 
-def test_took_is_from_start_to_description(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_took_is_from_start_to_description(tmp_path: Path) -> None:
     described = synthetic.write_run(tmp_path, RUN) / "run.json"
     (run,) = store.list_runs([tmp_path])
     began = datetime.fromisoformat(run.started).timestamp()

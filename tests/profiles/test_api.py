@@ -1,7 +1,5 @@
 """One call from Python, with and without an event loop that runs already."""
 
-import asyncio
-
 import pytest
 import tilescope
 from tilescope.runs.store import StoreError
@@ -36,12 +34,9 @@ def test_profile_old_form_warns_and_works(tmp_path):
         tilescope.profile(len, inputs={"n": 3}, reference=len, runs_dir=tmp_path)
 
 
-def test_a_bad_request_is_a_value_error(tmp_path):
-    async def as_in_a_notebook():
-        with pytest.raises(ValueError, match="did you mean 'good'"):
-            tilescope.profile_kernels(OWN, implementations=["goood"], collectors=["fakes.quick"], runs_dir=tmp_path)
-
-    asyncio.run(as_in_a_notebook())
+async def test_a_bad_request_is_a_value_error(tmp_path):
+    with pytest.raises(ValueError, match="did you mean 'good'"):
+        tilescope.profile_kernels(OWN, implementations=["goood"], collectors=["fakes.quick"], runs_dir=tmp_path)
 
 
 def test_recordings_of_a_kernel_best_first():
