@@ -1,7 +1,7 @@
 """Made-up runs, a server and a browser for the dashboard's tests."""
 
 import contextlib
-import importlib
+import importlib.util
 import os
 import re
 import shutil
@@ -25,7 +25,7 @@ from tilescope_dashboard.session.state import State
 
 from tests.held_port import HeldPort
 
-from . import fake_nvml, synthetic
+from . import synthetic
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
@@ -70,7 +70,11 @@ def own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def nvml() -> ModuleType:
     """NVML with GPUs that a test sets up, new for each."""
-    return importlib.reload(fake_nvml)
+    spec = importlib.util.spec_from_file_location("fake_nvml", Path(__file__).with_name("fake_nvml.py"))
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 #: How long a page is waited for before a test fails, in milliseconds: machines that tests run on vary tenfold within a day.

@@ -10,7 +10,6 @@ from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.autotune import Autotune
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.compare import Compare
-from tilescope_dashboard.views.kernel_bar import KernelBar
 from tilescope_dashboard.views.navigation import Navigation
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
@@ -19,7 +18,7 @@ from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
 from . import conftest
-from .conftest import PREDICTED, RUN, field, grid
+from .conftest import RUN, field, grid
 from .conftest import said as words
 
 pytestmark = pytest.mark.usefixtures("in_runs")
@@ -168,9 +167,3 @@ def test_autotune_fields_choose_case_and_axes() -> None:
     drawn = shown.chart.object
     across.value = next(name for name in across.options if name not in (across.value, field(shown, "down").value))
     assert shown.chart.object.xaxis.axis_label == across.value != drawn.xaxis.axis_label
-
-
-def test_run_field_opens_the_run() -> None:
-    state = State(run=RUN, kernel="softmax", view="roofline")
-    field(KernelBar(state), "run").value = PREDICTED
-    assert (state.run, state.kernel) == (PREDICTED, "softmax")

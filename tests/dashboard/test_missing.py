@@ -105,17 +105,6 @@ def test_trouble_is_told_once(address: dict[str, str], title: str, text: str, ma
     assert title not in view.head.object and body(view).visible
 
 
-def test_a_choice_in_traffic_outlives_the_theme(made: list[store.Summary]) -> None:
-    state = State(run=RUN, kernel="softmax", view="traffic")
-    shown = Traffic(state)
-    shown.refresh()
-    chosen = field(shown, "workload")
-    other = next(problem for problem in chosen.options.values() if problem != chosen.value)
-    chosen.value = other
-    state.theme = "dark"
-    assert chosen.value == other
-
-
 def test_nothing_is_shown_where_no_run_has_it(made: list[store.Summary]) -> None:
     state = State(run=RUN, kernel="in_no_run", view="traffic")
     state.runs = made

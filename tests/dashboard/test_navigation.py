@@ -207,20 +207,6 @@ def test_view_tabs_open_last_view_of_group() -> None:
     assert (tabs.beside(1), tabs.beside(-1), tabs.of_group(2), tabs.of_group(9)) == ("claims", "summary", "summary", "")
 
 
-#: What ``view`` was in addresses that people have handed on.
-OLD = ["home", "traffic", "autotune"]
-
-
-@pytest.mark.parametrize("name", OLD)
-def test_an_address_of_before_the_groups_leads_to_its_view(name: str, in_runs: None) -> None:
-    state = State(run=RUN, kernel="softmax", view=name)
-    shown = Navigation(state, GROUPS, APART)
-    assert (state.view, shown.tabs.view, state.ignored) == (name, name, "")
-    assert list(shown.made) == [name]
-    assert next(iter(GROUPS)) == APART
-    assert sum(name == view.name_in_address for group in GROUPS.values() for view in group) == 1
-
-
 def test_former_gpu_address_opens_its_dialog(in_runs: None) -> None:
     state, address = State(run=RUN, kernel="softmax", view="gpu"), Location()
     address.sync(state, ["view", "panel"])

@@ -104,17 +104,3 @@ def test_strided_operands():
     da, db = torch.autograd.grad(kernels.matmul(a, b, config=config).sum(), (a, b))
     torch.testing.assert_close(da.float(), b.float().sum(1).expand(512, 512), rtol=2e-2, atol=0.3)
     torch.testing.assert_close(db.float(), a.float().sum(0)[:, None].expand(512, 512), rtol=2e-2, atol=0.3)
-
-
-@pytest.mark.parametrize("which", [PRODUCTS[1], ADAPTERS[0], NORMS[0], NORMS[2]], ids=lambda case: case[0].__name__)
-def test_function_compiles_into_one_graph(which):
-    torch.compiler.reset()
-    ours, _, *shapes = which
-    leaves = [tensor.requires_grad_() for tensor in operands(shapes, torch.float32)]
-
-    def loss(*args):
-        return (ours(*args) * 2.0).pow(2).sum()
-
-    compiled = torch.compile(loss, fullgraph=True)
-    for one, other in zip(*(torch.autograd.grad(f(*leaves), leaves) for f in (compiled, loss)), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)

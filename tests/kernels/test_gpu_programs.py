@@ -6,7 +6,6 @@ import sys
 import pytest
 import tilescope_kernels as kernels
 import torch
-import torch.nn.functional as F
 import triton
 
 from . import on_gpu
@@ -56,41 +55,6 @@ def test_opinfo_samples_agree(dtype, tolerance):
     from .opinfo_samples import compare_with_opinfo
 
     compare_with_opinfo(dtype, "cuda", tolerance, every=4)
-
-
-def test_autocast_step_is_that_of_torch_functional():
-    x, square, vector = (
-        on_gpu.draw(64, 256),
-        *(on_gpu.draw(*s, dtype=torch.float32, seed=1) for s in ((256, 256), (256,))),
-    )
-    leaves = [square.requires_grad_(), vector.requires_grad_()]
-
-    def step(matmul, norm, softmax):
-        with torch.autocast("cuda", torch.bfloat16):
-            y = softmax(norm(matmul(x, square), vector))
-            assert y.dtype == torch.float32
-            return y, torch.autograd.grad(y.square().sum(), leaves)
-
-    found = step(kernels.matmul, lambda y, w: kernels.rms_norm(y, 256, w), kernels.softmax)
-    wanted = step(torch.matmul, lambda y, w: F.rms_norm(y, (256,), w), lambda y: F.softmax(y, -1))
-    torch.testing.assert_close(found, wanted, rtol=3e-2, atol=3e-3)
-
-
-def test_function_transforms_agree():
-    x, w = (on_gpu.draw(*shape, dtype=torch.float32) for shape in ((8, 5, 300), (300,)))
-    pairs = [
-        torch.func.vmap(torch.func.grad(lambda x, w, norm=norm: norm(x, w).square().sum(), argnums=(0, 1)), (0, None))(
-            x, w
-        )
-        for norm in (lambda x, w: kernels.rms_norm(x, 300, w), lambda x, w: F.rms_norm(x, (300,), w))
-    ]
-    torch.testing.assert_close(*pairs, rtol=1e-4, atol=1e-4)
-    labels = torch.arange(8, device="cuda")
-    gradients = [
-        torch.func.grad(lambda x, call=call: call(x, labels, w.abs(), label_smoothing=0.1))(x[:, 0])
-        for call in (kernels.cross_entropy, F.cross_entropy)
-    ]
-    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
 
 
 def test_warm_leaves_nothing_to_compile(monkeypatch):

@@ -1,6 +1,7 @@
 """compute-sanitizer over every kernel: how its text is read and what is called, and, on a GPU, that it finds nothing."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 from tilescope_kernels import CATALOG
@@ -8,24 +9,8 @@ from tilescope_kernels.spec import FORWARD
 
 from benchmarks import sanitizer
 
-TEXT = """========= COMPUTE-SANITIZER
-tune: softmax_rows_kernel
-========= Invalid __global__ read of size 2 bytes
-=========     at softmax_rows_kernel+0x150 in softmax.py:12
-=========     by thread (0,0,0) in block (3,0,0)
-=========     Address 0x7f00 is out of bounds
-=========     Saved host backtrace up to driver entry point at kernel launch time
-=========         Host Frame: cuLaunchKernelEx in launcher.c:8 [0x1] of matmul_kernel
-=========
-========= Error: Race reported between Read access at softmax_rows_kernel+0x140 in softmax.py:3
-=========     and Write access at softmax_rows_kernel+0x10 in softmax.py:9 [16 hazards]
-=========
-========= Invalid __shared__ write of size 4 bytes
-=========     at void at::native::reduce_kernel<512, 1>(T3)+0x20
-=========     by thread (0,0,0) in block (0,0,0)
-=========
-========= ERROR SUMMARY: 3 errors
-"""
+TEXTS = Path(__file__).parents[1] / "profiles" / "fixtures" / "texts"
+TEXT = (TEXTS / "compute_sanitizer.txt").read_text()
 
 
 def test_what_is_said_of_each_of_our_kernels():

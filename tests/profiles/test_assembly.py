@@ -1,45 +1,17 @@
 """Reading PTX and ptxas."""
 
 import sys
+from pathlib import Path
 
 import pytest
 from tilescope.collectors import assembly
 from tilescope.jobs import ptxas
 from triton import knobs
 
-REPORT = """\
-ptxas info    : 0 bytes gmem
-ptxas info    : Compiling entry function 'first' for 'sm_90a'
-ptxas info    : Function properties for first
-    96 bytes stack frame, 108 bytes spill stores, 124 bytes spill loads
-ptxas info    : Used 255 registers, used 3 barriers, 96 bytes cumulative stack size, 1024 bytes smem, 400 bytes cmem[0]
-ptxas info    : Compile time = 9.223 ms
-ptxas info    : Compiling entry function 'second' for 'sm_90a'
-ptxas info    : Function properties for second
-    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
-ptxas info    : Used 12 registers, used 0 barriers
-"""
+TEXTS = Path(__file__).parent / "fixtures" / "texts"
+REPORT = (TEXTS / "ptxas_report.txt").read_text()
 
-PTX = """\
-.version 8.7
-.visible .entry second(.param .u64 .ptr .global .align 1 p) .reqntid 128
-{
-	ld.param.b64 %rd1, [p];
-	@%p1 ld.global.v2.b32 { %r1, %r2 }, [ %rd1 + 0 ];
-	@!%p1 ld.global.L1::evict_first.L2::cache_hint.b16 { %rs1 }, [ %rd1 + 0 ], %rd9;
-	cp.async.cg.shared.global [ %r1 + 0 ], [ %rd2 + 0 ], 0x10, %r5;
-	ld.shared.v4.b32 { %r1, %r2, %r3, %r4 }, [ %r9 ];
-	wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {%f0}, %rd1, %rd2, p, 1, 1, 0, 1;
-	// wgmma.mma_async in a comment
-	mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 { %f1 }, { %r1 }, { %r2 }, { %f1 };
-	st.global.b16 [ %rd3 + 0 ], { %rs1 };
-	.file	1 "/somebody/home/kernels.py"
-}
-	.section	.debug_abbrev
-	{
-	.b8 1
-	}
-"""
+PTX = (TEXTS / "accesses.ptx").read_text()
 
 
 def test_resources_are_those_of_the_function_asked_for():

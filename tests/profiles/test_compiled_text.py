@@ -1,6 +1,7 @@
 """Lines of TTGIR, PTX and SASS have their source line, also through inlined code."""
 
 import json
+from pathlib import Path
 
 import pytest
 from tilescope import cli
@@ -10,54 +11,10 @@ from tilescope.runs.listings import Compiled
 
 from tests.recorded import recorded
 
-TTGIR = """#blocked = #ttg.blocked<{order = [1, 0]}>
-#loc = loc("softmax.py":23:0)
-#loc1 = loc(unknown)
-#loc13 = loc("softmax.py":32:21)
-#loc44 = loc("largest"(#loc13))
-#loc54 = loc(callsite(#loc1 at #loc44))
-#loc59 = loc(callsite(#loc14 at #loc53))
-module {
-  tt.func public @f(%x: i32 loc("x"(#loc))) {
-    %c = arith.constant 1.0 : f32 loc(#loc1)
-      %m = arith.maxnumf %a, %b : f32 loc(#loc59)
-    tt.store %4, %y loc("softmax.py":41:45)
-    ^bb0(%p: f32 loc(callsite(#loc1 at #loc44)), %q: f32 loc(unknown)):
-    %r = f(%p loc(#loc)) : (f32) -> f32 loc(#loc13)
-  } loc(#loc)
-}
-#loc14 = loc("standard.py":170:27)
-#loc53 = loc(callsite(#loc12 at #loc44))
-#loc12 = loc("standard.py":191:40)
-"""
-PTX = """.visible .entry f(
-\t.param .u64 f_param_0
-)
-{
-\t.reg .b32 \t%r<110>;
-\t.loc\t1 27 24                         // softmax.py:27:24
-\tmov.u32 \t%r26, %ctaid.x;
-\t.loc\t2 170 27                        // standard.py:170:27 @[ standard.py:191:40 @[ softmax.py:32:21 ] ]
-\tmax.f32 \t%r1, %r2, %r3;
-$L__tmp36:
-\t// begin inline asm
-\t.loc\t2 9 1                           // standard.py:9:1
-\tret;
-}
-\t.file\t1 "/home/somebody/softmax.py"
-\t.file\t2 "/usr/lib/standard.py"
-"""
-DISASSEMBLY = """\t.section\t.text.f,"ax",@progbits
-.text.f:
-\t//## File "/home/somebody/softmax.py", line 27
-        /*0000*/                   LDC R1, c[0x0][0x28] ;
-        /*0010*/              @!P1 STS [R5+UR4], R14 ;
-\t//## File "/home/somebody/softmax.py", line 41
-.L_x_0:
-        /*0020*/                   BRA `(.L_x_0);
-        /*0030*/                   NOP ;
-.L_x_1:
-"""
+TEXTS = Path(__file__).parent / "fixtures" / "texts"
+TTGIR = (TEXTS / "softmax.ttgir").read_text()
+PTX = (TEXTS / "softmax.ptx").read_text()
+DISASSEMBLY = (TEXTS / "softmax.sass").read_text()
 
 
 def lines_of(stage, text, file="softmax.py"):

@@ -3,52 +3,15 @@
 import itertools
 import operator
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tilescope.collectors.lanes import buffer, lowering
 
+TEXTS = Path(__file__).parent / "fixtures" / "texts"
 #: A program, a load, a loop with a wait in inline code and a product, and two stores.
-KERNEL = """
-.visible .entry k(
-	.param .u64 .ptr .global .align 1 k_param_0,
-	.param .u64 .ptr .global .align 1 k_param_1
-)
-.reqntid 64
-{
-	MARK 0
-	add.s32 	%r1, %r1, 1;
-	MARK 2
-	ld.global.b32 	%r1, [%rd1];
-	MARK 3
-$L__BB0_1:
-	MARK 4
-	// begin inline asm
-	{
-	waitLoop:
-	mbarrier.try_wait.parity.shared.b64 complete, [%r1], %r2;
-	@!complete bra.uni waitLoop;
-	}
-	// end inline asm
-	MARK 5
-$L__tmp3:
-	.loc	1 2 3
-	MARK 6
-	wgmma.mma_async.sync.aligned.m64n128k16;
-	MARK 7
-	@%p1 bra 	$L__BB0_1;
-	MARK 8
-	st.global.b32 	[%rd1], %r1;
-	MARK 9
-	st.global.b32 	[%rd1], %r1;
-	MARK 10
-	st.global.b32 	[%rd1], %r1;
-	MARK 11
-	st.global.b32 	[%rd1], %r1;
-	MARK 1
-	ret;
-}
-"""
+KERNEL = (TEXTS / "marked.ptx").read_text()
 LOWERED = lowering.lower(
     re.sub(r"MARK (\d+)", lambda found: lowering.mark(int(found[1])).replace("$0", "%r0"), KERNEL), 256
 )

@@ -10,21 +10,9 @@ from tilescope.table.case import Case
 
 from tests.recorded import AS_RECORDED
 
+TEXTS = Path(__file__).parent / "fixtures" / "texts"
 #: A loop of two products, with arithmetic of line 5 before the wait for the first, of line 6 before that for both, of 7 behind it.
-LOOP = """\
-/*0000*/  FADD R1, R1, R2  // a.py:4
-.L_x_1:
-/*0010*/  HGMMA.64x64x16.F32.BF16 R24, R8, gdesc[UR4], R24  // a.py:8
-/*0020*/  MOV R3, R4  // a.py:3
-/*0030*/  HGMMA.64x64x16.F32.BF16 R24, R12, gdesc[UR4], R24, gsb0  // a.py:8
-/*0040*/  FADD R1, R1, R2  // a.py:5
-/*0050*/  QGMMA.64x64x32.F32.E4M3.E4M3 R56, gdesc[UR8], R56, gsb0  // a.py:8
-/*0060*/  WARPGROUP.DEPBAR.LE gsb0, 0x1  // a.py:9
-/*0070*/  FADD R1, R1, R2  // a.py:6
-/*0080*/  WARPGROUP.DEPBAR.LE gsb0, 0x0  // a.py:9
-/*0090*/  FADD R1, R1, R2  // a.py:7
-/*00a0*/  @P0 BRA `(.L_x_1)  // a.py:2
-"""
+LOOP = (TEXTS / "two_products.sass").read_text()
 
 
 def counted(sass):

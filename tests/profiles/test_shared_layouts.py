@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from pathlib import Path
 
 import pytest
 from tilescope.collectors import layouts, shared_layouts
@@ -78,26 +79,8 @@ def test_elements_of_lanes_and_registers_cover_the_tile():
     assert sorted(map(tuple, places.tolist())) == list(itertools.product(range(64), range(32)))
 
 
-TTGIR = """\
-#rows = #ttg.blocked<{sizePerThread = [1, 4], threadsPerWarp = [4, 8], warpsPerCTA = [4, 1], order = [1, 0]}>
-#columns = #ttg.blocked<{sizePerThread = [1, 1], threadsPerWarp = [32, 1], warpsPerCTA = [1, 4], order = [0, 1]}>
-#plain = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [1, 0]}>
-#tiles = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = true, elementBitWidth = 32}>
-#padded = #ttg.padded_shared<[32:+4] {order = [1, 0], shape = [64, 32]}>
-#smem = #ttg.shared_memory
-#loc = loc(unknown)
-module attributes {"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = 4 : i32, "ttg.threads-per-warp" = 32 : i32} {
-  tt.func public @exchange(%x: tensor<64x32xf32, #rows> loc("a.py":2:0)) {
-    %held = ttg.local_alloc : () -> !ttg.memdesc<64x32xf32, #plain, #smem, mutable> loc("a.py":3:4)
-    ttg.local_store %x, %held : tensor<64x32xf32, #rows> -> !ttg.memdesc<64x32xf32, #plain, #smem, mutable> loc("a.py":4:4)
-    %y = ttg.local_load %held : !ttg.memdesc<64x32xf32, #plain, #smem, mutable> -> tensor<64x32xf32, #columns> loc("a.py":5:4)
-    %z = ttg.local_alloc %x : (tensor<64x32xf32, #rows>) -> !ttg.memdesc<64x32xf32, #tiles, #smem> loc("a.py":6:4)
-    %p = ttg.local_alloc %x : (tensor<64x32xf32, #rows>) -> !ttg.memdesc<64x32xf32, #padded, #smem> loc("a.py":7:4)
-    %c = ttg.convert_layout %x : tensor<64x32xf32, #rows> -> tensor<64x32xf32, #columns> loc("a.py":8:4)
-    tt.return loc(#loc)
-  } loc(#loc)
-} loc(#loc)
-"""
+TEXTS = Path(__file__).parent / "fixtures" / "texts"
+TTGIR = (TEXTS / "exchange.ttgir").read_text()
 
 
 def test_transfers_come_with_lines_buffers_and_kinds():

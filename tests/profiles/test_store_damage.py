@@ -82,15 +82,6 @@ def killed(folder, name):
     return made.folder
 
 
-def test_latest_is_the_newest_own_run(runs, tmp_path):
-    recording = filled(tmp_path / "recorded", THIRD).finish()
-    assert store.find("latest") == recording
-    first = filled(runs, FIRST).finish()
-    assert store.find("latest") == first
-    half = killed(runs, SECOND)
-    assert store.find("latest") == half
-
-
 def test_resume_and_recover_find_interrupted_runs(runs, tmp_path, capsys):
     filled(tmp_path / "recorded", THIRD).finish(complete=False)
     filled(runs, FIRST).finish()
