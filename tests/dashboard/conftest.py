@@ -268,7 +268,7 @@ def said(shown: Any) -> str:
     return "\n".join(part.object or "" for part in texts)
 
 
-def opened(view: Callable[[State], Any], **address: Any) -> Any:
+def opened(view: Callable[[State], Any], /, **address: Any) -> Any:
     """The view, drawn, at that address."""
     shown = view(State(**{"view": getattr(view, "name_in_address", ""), **address}))
     shown.refresh()

@@ -1,7 +1,9 @@
 """The app in a real browser: what people press, and what they then see."""
 
 import re
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -97,3 +99,109 @@ def test_phone_roofline_and_wide_table(visit: Any, built: Any) -> None:
     assert all(wide == fades for wide, fades in page.evaluate(MASKS))
     # Scrolled again each time: a table that is filled meanwhile begins anew.
     page.wait_for_function(f"() => {{ ({TO_THE_END})(); return !({MASKS})().some(([, fades]) => fades) }}")
+
+
+def test_slash_opens_palette_that_finds_a_view(visit: Any) -> None:
+    page = visit(f"run={RUN}&kernel=softmax")
+    page.get_by_role("tab", name="Library").wait_for()
+    page.keyboard.press("/")
+    page.get_by_role("dialog").get_by_role("combobox").wait_for()
+    page.wait_for_function(
+        "() => { let at = document.activeElement; while (at?.shadowRoot?.activeElement) at = at.shadowRoot.activeElement;"
+        " return at.tagName === 'INPUT' }"
+    )
+    page.keyboard.type("roofline")
+    page.get_by_role("option", name="Roofline (view)").click()
+    page.wait_for_url("**view=roofline**")
+
+
+def test_gpu_panel_closes_by_key_and_by_press_elsewhere(visit: Any, built: Any) -> None:
+    if Path("/dev/nvidia0").exists():
+        pytest.skip("this machine has a GPU")
+    # A link of before, to the view that it was.
+    page = visit(f"run={RUN}&kernel=softmax&view=gpu")
+    why = page.get_by_text("No readings of a GPU here:")
+    why.wait_for()
+    built(page, "Summary")
+    page.get_by_role("dialog", name="GPU").get_by_text("The open run's GPU: Synthetic GPU").wait_for()
+    page.keyboard.press("Escape")
+    why.wait_for(state="detached")
+    opener = page.get_by_role("button", name="GPU", exact=True)
+    opener.wait_for()
+    opener.click()
+    why.wait_for()
+    page.mouse.click(5, 5)
+    why.wait_for(state="detached")
+    page.wait_for_url(lambda url: "panel" not in url)
+    page.wait_for_function("button => button === button.getRootNode().activeElement", arg=opener.element_handle())
+
+
+def shadow(page: Any, title: str) -> Any:
+    """A figure's tool by its tooltip."""
+    return page.locator(f'.bk-Figure:visible [title="{title}"]').first
+
+
+def test_browser_saves_tables_and_figures(visit: Any, tmp_path: Path) -> None:
+    page = visit(f"run={RUN}&kernel=softmax&view=roofline&theme=dark")
+    page.locator('[class*="place-"]:not(.away) .tabulator-row:visible').first.wait_for()
+    name = f"softmax-{RUN}-Synthetic-GPU"
+    for choice in ("hbm", "l2"):  # the second file holds other rows
+        if choice == "l2":
+            page.get_by_role("button", name="L2", exact=True).click()
+            page.locator(
+                '[class*="place-"]:not(.away) .tabulator-cell:visible', has_text=re.compile("^L2$")
+            ).first.wait_for()
+        with page.expect_download() as download:
+            page.get_by_role("button", name="CSV").click()
+        assert download.value.suggested_filename == f"tilescope-roofline-points-{name}.csv"
+        download.value.save_as(tmp_path / choice)
+        assert "performance (flop/second)" in (tmp_path / choice).read_text().splitlines()[0].split(",")
+    assert len((tmp_path / "l2").read_text()) > len((tmp_path / "hbm").read_text())
+    with page.expect_download():  # what did not change is saved again all the same
+        page.get_by_role("button", name="CSV").click()
+    with page.expect_download() as download:
+        shadow(page, "Save as SVG").click()
+    assert download.value.suggested_filename == f"tilescope-roofline-{name}.svg"
+    download.value.save_as(tmp_path / "figure.svg")
+    drawn = ElementTree.parse(tmp_path / "figure.svg").getroot()  # noqa: S314 - our own figure
+    assert drawn.tag.endswith("svg")
+    assert "performance, flop/s" in "".join(drawn.itertext())
+    with page.expect_download() as download:
+        shadow(page, "Save as PNG").click()
+    assert download.value.suggested_filename == f"tilescope-roofline-{name}.png"
+
+
+LISTS = ("kernel", "size", "pass", "implementation", "baseline", "run")
+
+
+def choose(page: Any, label: str, option: str) -> None:
+    """Choose in one of the bar's lists, by the name that a screen reader has for it."""
+    page.get_by_role("combobox", name=label, exact=True).locator("visible=true").last.click()
+    page.get_by_role("listbox").get_by_text(option, exact=True).click()
+    page.get_by_role("listbox").wait_for(state="detached")
+
+
+def test_bar_choice_is_in_the_address_and_back_undoes_it(visit: Any, built: Any) -> None:
+    page = visit("kernel=softmax&theme=light")
+    built(page, "Summary")
+    head = page.locator('[class*="place-"]:not(.away) h2').first
+    before = head.inner_text()
+    for name in LISTS:
+        assert page.get_by_role("combobox", name=name, exact=True).count() >= 1, name
+    choose(page, "size", "1823x781-fp32")
+    page.wait_for_url("**case=**1823x781**")
+    page.get_by_text("1823x781-fp32, forward").first.wait_for()
+    page.get_by_role("tab", name="Sizes", exact=True).click()
+    built(page, "Sizes")
+    page.go_back()
+    built(page, "Summary")
+    assert "1823x781" in page.url
+    page.go_back()
+    page.wait_for_function("() => !location.search.includes('1823x781')")
+    page.locator("h2:visible", has_text=before).wait_for()
+    # It was looked at all the time, and stays in sight.
+    page.mouse.move(800, 700)
+    page.mouse.wheel(0, 600)
+    page.wait_for_timeout(300)
+    assert page.get_by_role("combobox", name="size", exact=True).is_visible()
+    assert page.get_by_role("combobox", name="size", exact=True).bounding_box()["y"] > 0

@@ -32,18 +32,3 @@ def test_palette_opens_empty_again(in_runs: None) -> None:
     field(dialog, "name").value = "view:roofline"
     dialog.state.panel = "find"
     assert (field(dialog, "name").value, dialog.open) == (None, True)
-
-
-@pytest.mark.browser
-def test_slash_opens_palette_that_finds_a_view(visit: object) -> None:
-    page = visit(f"run={RUN}&kernel=softmax")  # type: ignore[operator]
-    page.get_by_role("tab", name="Library").wait_for()
-    page.keyboard.press("/")
-    page.get_by_role("dialog").get_by_role("combobox").wait_for()
-    page.wait_for_function(
-        "() => { let at = document.activeElement; while (at?.shadowRoot?.activeElement) at = at.shadowRoot.activeElement;"
-        " return at.tagName === 'INPUT' }"
-    )
-    page.keyboard.type("roofline")
-    page.get_by_role("option", name="Roofline (view)").click()
-    page.wait_for_url("**view=roofline**")

@@ -5,7 +5,6 @@ import math
 import time
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 from bokeh.models import ColumnDataSource, Legend
@@ -143,25 +142,3 @@ def test_the_strip_is_there_while_a_job_runs(sampler: Sampler, monkeypatch: pyte
     assert "GPU A" not in shown.said.object
     shown.follow(False)
     assert not shown.layout.visible and not sampler.running
-
-
-@pytest.mark.browser
-def test_gpu_panel_closes_by_key_and_by_press_elsewhere(visit: Any, built: Any) -> None:
-    if Path("/dev/nvidia0").exists():
-        pytest.skip("this machine has a GPU")
-    # A link of before, to the view that it was.
-    page = visit(f"run={RUN}&kernel=softmax&view=gpu")
-    why = page.get_by_text("No readings of a GPU here:")
-    why.wait_for()
-    built(page, "Summary")
-    page.get_by_role("dialog", name="GPU").get_by_text("The open run's GPU: Synthetic GPU").wait_for()
-    page.keyboard.press("Escape")
-    why.wait_for(state="detached")
-    opener = page.get_by_role("button", name="GPU", exact=True)
-    opener.wait_for()
-    opener.click()
-    why.wait_for()
-    page.mouse.click(5, 5)
-    why.wait_for(state="detached")
-    page.wait_for_url(lambda url: "panel" not in url)
-    page.wait_for_function("button => button === button.getRootNode().activeElement", arg=opener.element_handle())

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tilescope.runs import store
@@ -16,8 +15,6 @@ from tests.recorded import recorded
 
 from . import synthetic
 from .conftest import PREDICTED, RUN, field, press
-
-LISTS = ("kernel", "size", "pass", "implementation", "baseline", "run")
 
 
 @pytest.fixture
@@ -137,36 +134,3 @@ def test_a_size_of_another_run_is_offered_and_opens_it(bar: KernelBar, monkeypat
     assert bar.state.chosen == KernelCase("triton", "forward", long)
     assert not bar.state.ignored
     assert field(bar, "size").value == long
-
-
-def choose(page: Any, label: str, option: str) -> None:
-    """Choose in one of the bar's lists, by the name that a screen reader has for it."""
-    page.get_by_role("combobox", name=label, exact=True).locator("visible=true").last.click()
-    page.get_by_role("listbox").get_by_text(option, exact=True).click()
-    page.get_by_role("listbox").wait_for(state="detached")
-
-
-def test_bar_choice_is_in_the_address_and_back_undoes_it(visit: Any, built: Any) -> None:
-    page = visit("kernel=softmax&theme=light")
-    built(page, "Summary")
-    head = page.locator('[class*="place-"]:not(.away) h2').first
-    before = head.inner_text()
-    for name in LISTS:
-        assert page.get_by_role("combobox", name=name, exact=True).count() >= 1, name
-    choose(page, "size", "1823x781-fp32")
-    page.wait_for_url("**case=**1823x781**")
-    page.get_by_text("1823x781-fp32, forward").first.wait_for()
-    page.get_by_role("tab", name="Sizes", exact=True).click()
-    built(page, "Sizes")
-    page.go_back()
-    built(page, "Summary")
-    assert "1823x781" in page.url
-    page.go_back()
-    page.wait_for_function("() => !location.search.includes('1823x781')")
-    page.locator("h2:visible", has_text=before).wait_for()
-    # It was looked at all the time, and stays in sight.
-    page.mouse.move(800, 700)
-    page.mouse.wheel(0, 600)
-    page.wait_for_timeout(300)
-    assert page.get_by_role("combobox", name="size", exact=True).is_visible()
-    assert page.get_by_role("combobox", name="size", exact=True).bounding_box()["y"] > 0

@@ -1,10 +1,7 @@
 """Tables and the files people save: raw values, units in the names, and where they come from in the file's name."""
 
 import asyncio
-import re
-from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -108,42 +105,6 @@ def test_a_files_name_says_where_it_is_from_and_holds_no_path(parts: tuple[str, 
 def test_a_theme_carries_the_origin_and_is_else_the_same() -> None:
     assert theme(True, "softmax").origin == ("softmax",)
     assert theme(True, "softmax").ground == theme(True).ground != theme(False).ground
-
-
-def shadow(page: Any, title: str) -> Any:
-    """A figure's tool by its tooltip."""
-    return page.locator(f'.bk-Figure:visible [title="{title}"]').first
-
-
-@pytest.mark.browser
-def test_browser_saves_tables_and_figures(visit: Any, tmp_path: Path) -> None:
-    page = visit(f"run={RUN}&kernel=softmax&view=roofline&theme=dark")
-    page.locator('[class*="place-"]:not(.away) .tabulator-row:visible').first.wait_for()
-    name = f"softmax-{RUN}-Synthetic-GPU"
-    for choice in ("hbm", "l2"):  # the second file holds other rows
-        if choice == "l2":
-            page.get_by_role("button", name="L2", exact=True).click()
-            page.locator(
-                '[class*="place-"]:not(.away) .tabulator-cell:visible', has_text=re.compile("^L2$")
-            ).first.wait_for()
-        with page.expect_download() as download:
-            page.get_by_role("button", name="CSV").click()
-        assert download.value.suggested_filename == f"tilescope-roofline-points-{name}.csv"
-        download.value.save_as(tmp_path / choice)
-        assert "performance (flop/second)" in (tmp_path / choice).read_text().splitlines()[0].split(",")
-    assert len((tmp_path / "l2").read_text()) > len((tmp_path / "hbm").read_text())
-    with page.expect_download():  # what did not change is saved again all the same
-        page.get_by_role("button", name="CSV").click()
-    with page.expect_download() as download:
-        shadow(page, "Save as SVG").click()
-    assert download.value.suggested_filename == f"tilescope-roofline-{name}.svg"
-    download.value.save_as(tmp_path / "figure.svg")
-    drawn = ElementTree.parse(tmp_path / "figure.svg").getroot()  # noqa: S314 - our own figure
-    assert drawn.tag.endswith("svg")
-    assert "performance, flop/s" in "".join(drawn.itertext())
-    with page.expect_download() as download:
-        shadow(page, "Save as PNG").click()
-    assert download.value.suggested_filename == f"tilescope-roofline-{name}.png"
 
 
 def test_choose_turns_to_page_of_row() -> None:

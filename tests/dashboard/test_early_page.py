@@ -1,10 +1,10 @@
-"""The widgets' module is asked for before it is known what is on the page, and once."""
+"""What the page does before all of it is there: its widgets' module, a table that is not built, figures that are exchanged."""
 
 from typing import Any
 
 import pytest
 
-from .conftest import start_button
+from .conftest import RUN, start_button
 
 pytestmark = [pytest.mark.browser]
 #: What the page's HTML imports, what its models import, and what was requested.
@@ -75,3 +75,50 @@ def test_page_imports_widgets_once_and_lays_figures_out_once(visit: Any, built: 
     for outside, inside in page.evaluate(WIDTHS):
         assert 0 <= outside <= 20
         assert 0 <= inside <= 40
+
+
+#: Draws the page's table anew and, before it is built, tells it another number of pages, as a frame that comes then does.
+EARLY = """async () => {
+  const model = [...Bokeh.documents[0]._all_models.values()].find((model) => model.pagination === "remote")
+  const view = Bokeh.index.find_one_by_id(model.id)
+  const pages = model.max_page
+  view.render()
+  const before = view.tabulator.initialized
+  model.max_page = pages + 3
+  await new Promise((built) => view.tabulator.on("tableBuilt", built))
+  return [before, view.tabulator.getPageMax() - pages, view.tabulator.getPage()]
+}"""
+
+
+def test_page_count_before_the_table_is_built_counts(visit: Any) -> None:
+    page = visit(f"run={RUN}&kernel=softmax&view=roofline")
+    page.locator('[class*="place-"]:not(.away) .tabulator-row:visible').first.wait_for()
+    warned: list[str] = []
+    page.on("console", lambda said: warned.append(said.text))
+    assert page.evaluate(EARLY) == [False, 3, 1]
+    page.wait_for_timeout(500)
+    assert not [text for text in warned if "Not Initialized" in text]
+
+
+#: The views of Bokeh's that are seen and are figures.
+FIGURES = """
+  const all = function* (views) { for (const view of views) { yield view; yield* all(view.children?.() ?? []) } }
+  const figures = [...all(Bokeh.index)].filter(view => view.model.type === "Figure" && view.el.checkVisibility({visibilityProperty: true}))
+"""
+HEIGHTS = f"() => {{ {FIGURES} return figures.map(view => [view.el.offsetHeight, view.model.height, innerHeight]) }}"
+#: Takes the layout of what holds a figure away, as while that is exchanged for another one, and lays out the page.
+WITHOUT = f"""() => {{ {FIGURES}
+  const [holder] = figures.map(view => view.parent)
+  const known = holder.layout != null
+  holder.layout = undefined
+  Bokeh.index.roots[0].compute_layout()
+  return [known, holder.layout != null]
+}}"""
+
+
+def test_long_figure_has_its_height_and_may_be_exchanged(visit: Any, built: Any) -> None:
+    page = visit("view=claims", height=700)
+    built(page, "Claims")
+    ((shown, meant, screen),) = page.evaluate(HEIGHTS)
+    assert shown == meant > screen
+    assert page.evaluate(WITHOUT) == [True, True]
