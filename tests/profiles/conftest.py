@@ -4,6 +4,7 @@ torch takes two seconds a process, and no fake asks for a tensor.
 """
 
 import asyncio
+import contextlib
 import functools
 import os
 import tempfile
@@ -68,36 +69,44 @@ def kit(fakes, monkeypatch, tmp_path):
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
 
 
+@contextlib.contextmanager
+def serving():
+    """The folder of fork servers that end with this, and the list that they are in."""
+    servers = []
+    with tempfile.TemporaryDirectory(prefix="ts-") as folder:
+        yield folder, servers
+        for server in servers:
+            server.kill()
+            server.wait()
+
+
+def fork_from(monkeypatch, folder, servers):
+    """Workers are forked from those servers, and from no other test's."""
+    monkeypatch.setenv(warm.SWITCH, "1")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+    monkeypatch.setattr(warm, "servers", servers)
+    monkeypatch.setattr(warm, "refusals", [])
+
+
 @pytest.fixture
 def resident(monkeypatch):
     """A fork server of this test's own, which ends with it."""
-    monkeypatch.setenv(warm.SWITCH, "1")
-    with tempfile.TemporaryDirectory(prefix="ts-") as folder:
-        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+    with serving() as place:
+        fork_from(monkeypatch, *place)
         yield
-        for server in warm.servers:
-            server.kill()
-            server.wait()
-        warm.servers.clear()
-        warm.refusals.clear()
 
 
 @pytest.fixture(scope="session")
 def server_of_all():
-    """The folder of a fork server that tests share."""
-    before = len(warm.servers)
-    with tempfile.TemporaryDirectory(prefix="ts-") as folder:
-        yield folder
-        for server in warm.servers[before:]:
-            server.kill()
-            server.wait()
+    """The folder of a fork server that tests share, and the list of it."""
+    with serving() as place:
+        yield place
 
 
 @pytest.fixture
 def forked(monkeypatch, server_of_all):
     """Workers are forked from a server that other tests use too."""
-    monkeypatch.setenv(warm.SWITCH, "1")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", server_of_all)
+    fork_from(monkeypatch, *server_of_all)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from tilescope.runs.store import StoreError
 
 from .fake_jobs import OWN
 
-pytestmark = pytest.mark.usefixtures("kit", "no_gpu")
+pytestmark = pytest.mark.usefixtures("kit", "no_gpu", "forked")
 
 
 def profile(tmp_path, **more):

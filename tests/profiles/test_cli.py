@@ -27,7 +27,7 @@ QUICK = ["profile", OWN, "--collect", "fakes.quick"]
 
 
 @pytest.fixture(autouse=True)
-def bare(kit, runs, no_gpu):
+def bare(kit, runs, no_gpu, forked):
     """No recordings and no GPU."""
 
 

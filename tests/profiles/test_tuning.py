@@ -18,7 +18,7 @@ from benchmarks import estimates
 
 from .fake_jobs import OWN, tune_with
 
-pytestmark = pytest.mark.usefixtures("kit", "no_gpu")
+pytestmark = pytest.mark.usefixtures("kit", "no_gpu", "forked")
 
 
 def test_tuning_without_a_gpu_compiles_every_config():
