@@ -455,11 +455,13 @@ def test_only_gpus_of_nvidia_have_a_compute_capability(about: dict[str, Any], ta
     assert "()" not in text_table.text(loaded)
 
 
-ENCODED = ("utf-8-sig", "utf-16", "utf-16-be", "utf-32", "utf-32-be")
+#: Every file in one encoding, and one file in every encoding.
+ENCODED = [(name, "utf-16") for name in FILES if not name.endswith(".gz")] + [
+    (TRACE.name, encoding) for encoding in ("utf-8-sig", "utf-16-be", "utf-32", "utf-32-be")
+]
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if not name.endswith(".gz")])
-@pytest.mark.parametrize("encoding", ENCODED)
+@pytest.mark.parametrize(("name", "encoding"), ENCODED)
 def test_file_in_another_encoding_has_the_same_values(name: str, encoding: str, tmp_path: Path) -> None:
     text = (FIXTURES / name).read_text()
     folder = tmp_path / "encoded"
