@@ -6,11 +6,9 @@ import pkgutil
 import subprocess
 import sys
 
-import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
 import pytest
-from panel.models.tabulator import CellClickEvent
 from tilescope_dashboard import panel_patches
 from tilescope_dashboard.panel_patches import (
     gone,
@@ -84,17 +82,3 @@ def test_choice_that_is_gone_changes_nothing() -> None:
     assert bar.value == field.value == "softmax"
     bar._process_events({"value": "matmul"})
     assert bar.value == "matmul"
-
-
-def test_click_on_a_row_that_is_gone_changes_nothing() -> None:
-    clicked: list[int] = []
-    shown = pn.widgets.Tabulator(pd.DataFrame({"name": ["a", "b"]}, index=[4, 5]))
-    shown.on_click(lambda event: clicked.append(event.row))
-    gone.install()
-    shown._process_event(CellClickEvent(model=None, column="name", row=8))
-    shown._process_event(CellClickEvent(model=None, column="name", row=1))
-    assert clicked == [1]
-    shown.param.update(pagination="remote", page_size=1, page=2)
-    for row in (1, 0):
-        shown._process_event(CellClickEvent(model=None, column="name", row=row))
-    assert clicked == [1, 1]

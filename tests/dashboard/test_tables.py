@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from panel.models.tabulator import CellClickEvent, SelectionEvent
 from tilescope_dashboard.components.download import Download
 from tilescope_dashboard.components.tables import downloads, table
 from tilescope_dashboard.data import exports
@@ -126,6 +127,15 @@ def test_choose_turns_to_page_of_row() -> None:
     assert (shown.selection, picked) == ([], [])
     shown.selection = [2]
     assert picked == [2]
+
+
+def test_click_on_a_row_that_is_gone_changes_nothing() -> None:
+    shown = table(COLUMNS, pagination="remote")
+    shown.fill(ROWS)
+    shown._process_event(CellClickEvent(model=None, column="impl", row=800))
+    assert shown.selection == []
+    shown._process_event(SelectionEvent(model=None, indices=[1], selected=True, flush=True))
+    assert shown.selection == [1]
 
 
 def test_table_names_implementations_and_saves_their_own_names() -> None:

@@ -205,6 +205,11 @@ class Table(pn.widgets.Tabulator):
                     wider[name] = min(most, round(needed))
         return wider
 
+    def _process_event(self, event: Any) -> None:
+        """Leave clicks alone: nobody listens, and Panel raises KeyError for one on a row that is gone."""
+        if event.event_name == "selection-change":
+            super()._process_event(event)
+
     def _update_style(self, recompute: bool = True) -> None:
         """Send no cells' styles, as there are none: a browser that has not drawn the table yet stumbles over them."""
 
