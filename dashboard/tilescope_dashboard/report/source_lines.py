@@ -67,7 +67,7 @@ def _part(run: LoadedRun, kernel: str, lines: pd.DataFrame, case: Mapping[str, A
     head = topic.sentence(launch.label, hot, columns[0].text, apart=False).title
     where = ", ".join(filter(None, (impl, workload, config, launch.label)))
     listing = Listing(file, text, rows, tuple(columns), _spans(text, rows.loc[rows["file"] == file, "line"]))
-    said = f"{head}." if text else f"{head}. {topic.no_text(file)}"
+    said = f"{head}." if text else f"{head}. {topic.NO_TEXT.format(file)}"
     yield Part(f"Source, {direction}: {where}", said, listing=listing)
 
 

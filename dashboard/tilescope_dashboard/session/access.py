@@ -107,15 +107,12 @@ def user_kernel(text: str) -> str:
     path, _, name = text.strip().rpartition(":")
     if not name.isidentifier():
         raise ValueError(f"{text.strip()} is neither FILE.py:SPEC nor a script FILE.py.")
-    return f"{_user_file(path)}:{name}"
+    return f"{user_script(path)}:{name}"
 
 
-def user_script(text: str) -> Path:
+def user_script(path: str) -> Path:
     """As ``user_kernel``, for ``FILE.py``."""
-    return _user_file(text.strip())
-
-
-def _user_file(path: str) -> Path:
+    path = path.strip()
     folder = own_folder()
     if folder is None:
         raise ValueError(_NO_FILES)

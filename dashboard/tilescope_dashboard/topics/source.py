@@ -30,7 +30,8 @@ _READING = (
 )
 _INLINED = "A line includes the calls inlined into it."
 _APART = "ncu counts inlined calls from other files separately, below the source."
-_NO_TEXT = (
+#: A notice that the launch's own file is missing.
+NO_TEXT = (
     "This run has no copy of {}, and the file here is another version. Only the numbers of its lines can be shown."
 )
 CASE = ["impl", "pass", "workload", "config"]
@@ -195,8 +196,3 @@ def sentence(
     if gone:
         text = f"{wanted} launches {', '.join(launched)} and not {function}. {text}"
     return Sentence(f"{title}, in {shown}{f', of another kernel: {function}' if gone else ''}", text)
-
-
-def no_text(file: str) -> str:
-    """A notice that the launch's own file is missing."""
-    return _NO_TEXT.format(file)

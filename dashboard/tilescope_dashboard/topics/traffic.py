@@ -95,7 +95,8 @@ def sentence(shown: pd.DataFrame, gains: pd.DataFrame, least: float | None, l2_b
     ours = "triton" if "triton" in totals else totals.idxmin()
     together = "; the last segment has the smallest" if shown["impl"].value_counts().max() > MOST else ""
     said = f"Solid: measured by hardware counters. Pale: predicted. Each segment is one launch{together}."
-    cold = {impl for impl, rows in shown[shown["source"] == "ncu"].groupby("impl") if _cold(rows, l2_bytes)}
+    by_ncu = (shown["read"] + shown["written"])[shown["source"] == "ncu"].groupby(shown["impl"])
+    cold = {impl for impl, moved in by_ncu if model.cold([*moved], l2_bytes)}
     measured = set(shown.loc[shown["impl"] == ours, "source"]) <= MEASURED
     of_sample = shown[(shown["impl"] == ours) & (shown["metric"] == model.SAMPLED)]
     verb = "moves at most" if ours in cold else "moves" if measured else "has to move"
@@ -128,10 +129,6 @@ def sampled(counted: float, programs: float) -> str:
     return (
         f"Dotted and ≈: estimated from a sample{of}. Every access counts in full, because distinct bytes are unknown."
     )
-
-
-def _cold(rows: pd.DataFrame, l2_bytes: int) -> bool:
-    return model.cold([*(rows["read"] + rows["written"])], l2_bytes)
 
 
 def _counted(launches: pd.DataFrame) -> pd.DataFrame:

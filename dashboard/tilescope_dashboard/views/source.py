@@ -83,7 +83,7 @@ class Source(View):
         texts = {file: loaded.source_text(self.state.kernel, file) for file in topic.files(rows)}
         self._file = next((file for file, text in texts.items() if text is not None), next(iter(texts)))
         self._text = texts[self._file]
-        missing = html_text.notice("warning", "No source text:", topic.no_text(self._file))
+        missing = html_text.notice("warning", "No source text:", topic.NO_TEXT.format(self._file))
         self.no_text.object = missing if self._text is None else ""
         self.table.fill(topic.listed(rows))
         impl, direction, workload, config = self._choices.case
