@@ -55,16 +55,6 @@ def source_of(case: CaseValues) -> str | None:
     return None
 
 
-def resources(case: CaseValues, target: str = "") -> list[Resources]:
-    """The resources of each launch of the case, in order.
-
-    torch.profiler gives no occupancy; where ``target`` (``sm_90``) is given, it is computed from registers, shared memory and
-    threads.
-    """
-    source = source_of(case)
-    return [_of_launch(case, source, launch, target) for launch in _known(case, source)] if source else []
-
-
 def _known(case: CaseValues, source: str) -> list[int]:
     """The launches with resources from the source, in order."""
     told = {metric for metric, by in case.values if by == source} & {*_TELLING}
@@ -72,7 +62,10 @@ def _known(case: CaseValues, source: str) -> list[int]:
 
 
 def main_resources(case: CaseValues, target: str = "") -> Resources | None:
-    """The resources of the longest launch, which represents the case."""
+    """The resources of the longest launch, which represents the case.
+
+    torch.profiler gives no occupancy; where ``target`` (``sm_90``) is given, it is computed from registers, shared memory and threads.
+    """
     source = source_of(case)
     if source is None or not (known := _known(case, source)):
         return None

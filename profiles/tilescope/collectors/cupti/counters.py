@@ -26,7 +26,6 @@ from tilescope.table.case import Case
 
 SUFFIX = ".json"
 
-WARMUP = ncu.WARMUP
 #: Operations for each byte below which a kernel that declares no tensor pipe is no matrix product.
 _INTENSITY = 16
 _NAN = (
