@@ -13,6 +13,7 @@ from pathlib import Path
 import tilescope
 from tilescope import cli
 from tilescope.collectors import fault_rules
+from tilescope.commands import COMMANDS
 from tilescope.models import advice, documents, json_documents, recorded_claims
 from tilescope.runs import store
 from tilescope.table import metrics, schema
@@ -33,7 +34,8 @@ _ABSENT = {
 def commands() -> str:
     """Every command with its arguments, from its parser."""
     pages = ["# Commands", "`tilescope COMMAND --help` prints the same."]
-    parsers = dict(_parsers(cli.parser()))
+    parsers = {name: one for command in COMMANDS for name, one in _parsers(cli.parser(command))}
+    parsers = dict(_parsers(cli.parser())) | parsers
     former = {name.split()[-1] for name in parsers if " " in name}
     for name, parser in parsers.items():
         if name in former:

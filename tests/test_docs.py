@@ -17,7 +17,7 @@ import tilescope
 import yaml
 from tilescope import cli
 from tilescope.collectors import fault_rules
-from tilescope.commands import profile
+from tilescope.commands import choices
 from tilescope.models import advice, documents
 from tilescope.table import metrics
 
@@ -172,9 +172,9 @@ def accept(words: list[str]) -> None:
     if words[0] == "make":
         assert re.search(f"^{words[1]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE), words
     elif words[0] == "tilescope":
-        given, of_script = profile.split(words[1:])
+        given, of_script = choices.split(words[1:])
         if of_script:
-            profile.own_arguments(given[-1], of_script)
+            choices.own_arguments(given[-1], of_script)
         if "--help" not in given:
             known, rest = cli.parser(given[0]).parse_known_args(given)
             assert known.command == given[0] and not [one for one in rest if one.startswith("-")], words

@@ -6,16 +6,15 @@ Installed packages add subcommands through the entry-point group ``tilescope.com
 from __future__ import annotations
 
 import argparse
-import importlib
 import importlib.metadata
 import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from tilescope.commands import COMMANDS, GROUPS, RECORDINGS, profile
-from tilescope.commands.choices import Subparsers
+from tilescope.commands import COMMANDS, GROUPS, RECORDINGS, WARMED, choices, fill
 from tilescope.files.bounded_reading import one_line
+from tilescope.jobs import warm
 from tilescope.version import VERSION
 
 #: Exit status for a request that cannot be served, and for Ctrl-C, as shells have it.
@@ -35,16 +34,18 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 2 for bad input, 130 when interrupted."""
-    given, of_script = profile.split(list(sys.argv[1:] if arguments is None else arguments))
-    known = parser(given[0] if given else "")
-    chosen, rest = known.parse_known_args(given)
-    # argparse takes the positional arguments of one place alone: kernels may also follow an option.
-    if hasattr(chosen, "kernels") and not any(text.startswith("-") for text in rest):
-        chosen.kernels = [*chosen.kernels, *rest]
-    elif rest:
-        known.error(f"unrecognized arguments: {' '.join(rest)}")
-    chosen.given, chosen.of_script = given, of_script
+    given, of_script = choices.split(list(sys.argv[1:] if arguments is None else arguments))
+    if given and given[0] in WARMED and not {"-h", "--help"} & {*given}:
+        warm.prepare()
     try:
+        known = parser(given[0] if given else "")
+        chosen, rest = known.parse_known_args(given)
+        # argparse takes the positional arguments of one place alone: kernels may also follow an option.
+        if hasattr(chosen, "kernels") and not any(text.startswith("-") for text in rest):
+            chosen.kernels = [*chosen.kernels, *rest]
+        elif rest:
+            known.error(f"unrecognized arguments: {' '.join(rest)}")
+        chosen.given, chosen.of_script = given, of_script
         status = int(chosen.run(chosen))
         sys.stdout.flush()
         return status
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser(command: str = "") -> argparse.ArgumentParser:
-    """The parser, with one command, or with Tilescope's commands and those of installed packages where there is no such one."""
+    """The parser with one command. Where there is no such one it lists all, and has the arguments of installed packages' alone."""
     top = _Parser(
         prog="tilescope",
         description="Runs Triton kernels and shows why each is fast or slow.",
@@ -74,10 +75,13 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     subparsers = top.add_subparsers(
         prog=top.prog, required=True, metavar="COMMAND", dest="command", parser_class=_Parser, help=argparse.SUPPRESS
     )
-    listed, modules = _Listed(subparsers), COMMANDS | {name: name for name in RECORDINGS}
-    for module in [modules[command]] if command in modules else modules.values():
-        importlib.import_module(f"tilescope.commands.{module}").command(listed)
-    if command not in modules:
+    listed, known = _Listed(subparsers), COMMANDS | RECORDINGS
+    for name, (module, said) in known.items():
+        if command == name or command not in known:
+            own = listed.add_parser(name, help=said)
+        if command == name:
+            fill(own, module)
+    if command not in known:
         for entry in importlib.metadata.entry_points(group="tilescope.commands"):
             try:
                 entry.load()(listed)
@@ -90,7 +94,7 @@ def parser(command: str = "") -> argparse.ArgumentParser:
 class _Listed:
     """Subparsers that keep each command's line of help, and list it in a group."""
 
-    def __init__(self, subparsers: Subparsers) -> None:
+    def __init__(self, subparsers: Any) -> None:
         self._subparsers, self._helps = subparsers, dict[str, str]()
 
     def add_parser(self, name: str, *, help: str = "", **more: Any) -> argparse.ArgumentParser:
@@ -108,7 +112,7 @@ class _Listed:
         return "\n".join([*lines, f"Also: {others} (see 'tilescope COMMAND --help')"])
 
 
-def _broken(subparsers: Subparsers, name: str, error: ImportError) -> None:
+def _broken(subparsers: _Listed, name: str, error: ImportError) -> None:
     """Adds a command that only says that its package does not import."""
     message = f"command {name} does not import: {error}"
 

@@ -14,7 +14,7 @@ import pytest
 import tilescope
 import torch
 from tilescope import cli
-from tilescope.commands import profile as profile_command
+from tilescope.commands import choices
 from tilescope.interpreter import interpret
 from tilescope.notebook import capturing, live_call
 from tilescope.runs import changes, store
@@ -179,7 +179,7 @@ def test_script_without_launches_is_refused_in_a_line(forked, tmp_path, capsys):
 
 
 def test_split_separates_the_scripts_arguments():
-    split = profile_command.split
+    split = choices.split
     assert split(["a.py", "--lr", "3"]) == (["profile", "a.py"], ["--lr", "3"])
     assert split(["profile", "--title", "x.py", "--target=sm_90", "a.py", "b.py"]) == (
         ["profile", "--title", "x.py", "--target=sm_90", "a.py"],

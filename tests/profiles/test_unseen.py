@@ -9,7 +9,7 @@ import torch
 from tilescope import cli
 from tilescope.captures import recording
 from tilescope.collectors import interpreter
-from tilescope.commands import profile
+from tilescope.commands import choices
 from tilescope.execution import compiling, execute, kernel_code
 from tilescope.execution.not_applicable import NotApplicable
 from tilescope.notebook import script_running
@@ -135,9 +135,9 @@ def test_own_option_after_a_script_is_refused(tmp_path, capsys, given, what):
 def test_other_words_after_a_script_are_its_own(tmp_path, given, seen):
     script = tmp_path / "train.py"
     script.write_text("import sys\nprint(sys.argv[1:])\ndef main(run): '--rep'\n")
-    before, own = profile.split(["profile", str(script), *given])
+    before, own = choices.split(["profile", str(script), *given])
     assert before == ["profile", str(script)]
-    assert profile.own_arguments(str(script), own) == seen
+    assert choices.own_arguments(str(script), own) == seen
 
 
 def test_note_names_an_empty_grid():

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tilescope.commands import choices, running
+import pandas as pd
+
+from tilescope.commands import running
+from tilescope.models import advice, faults, json_documents, summary, terminal
+from tilescope.models.advice import Finding, nvidia_rules
+from tilescope.models.documents import Advice
+from tilescope.runs import store
+from tilescope.runs.store import LoadedRun
 from tilescope.table.sources import lacking
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from tilescope.models.advice import Finding
-    from tilescope.models.documents import Advice
-    from tilescope.runs.store import LoadedRun
+from tilescope.table.suggest import unknown
 
 #: The largest width of a finding's lines.
 _WIDTH = 110
@@ -22,22 +23,17 @@ _WIDTH = 110
 _CASE = ["kernel", "impl", "pass", "workload", "config"]
 
 
-def command(subparsers: choices.Subparsers) -> None:
-    parser = subparsers.add_parser("advise", help="explain why a run's kernels are slow, and what to do")
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="RUN", help="an id, its start, a folder, or latest")
     parser.add_argument("kernel", nargs="?", default="", metavar="KERNEL", help="one kernel (all of the run)")
     parser.add_argument("--impl", default="", metavar="NAME", help="one implementation (triton, where there is one)")
     parser.add_argument("--pass", dest="direction", default="", metavar="NAME", help="forward or backward (both)")
     parser.add_argument("--workload", default="", metavar="ID", help="one workload (the largest), or all")
     parser.add_argument("--json", action="store_true", help="every finding as JSON (schema: advice)")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the findings. Raises ValueError for a kernel, implementation, pass or workload that the run does not have."""
-    from tilescope.models import json_documents, terminal  # noqa: PLC0415
-    from tilescope.runs import store  # noqa: PLC0415
-
     loaded = store.open_run(running.found(arguments.name))
     wanted = {name: getattr(arguments, name) for name in ("kernel", "impl", "direction", "workload")}
     if arguments.json:
@@ -68,17 +64,12 @@ def document(loaded: LoadedRun, *, kernel: str = "", impl: str = "", direction: 
 
     Raises ValueError for a kernel, implementation, pass or workload that the run does not have.
     """
-    from tilescope.models import json_documents  # noqa: PLC0415
-
     table, found = _advice(loaded, kernel=kernel, impl=impl, direction=direction, workload=workload)
     return json_documents.advice(loaded, table, found)
 
 
 def _advice(loaded: LoadedRun, **wanted: str) -> tuple[pd.DataFrame, list[Finding]]:
     """The rows of the wanted cases, and the findings about them: ours, then NVIDIA's."""
-    from tilescope.models import advice  # noqa: PLC0415
-    from tilescope.models.advice import nvidia_rules  # noqa: PLC0415
-
     table = _choose(loaded, **wanted)
     found = [one for one in advice.of_run(loaded, table) if _is_wanted(one, **wanted)]
     broken = {finding.case for finding in found if finding.fault}
@@ -101,8 +92,6 @@ def _cases(table: pd.DataFrame) -> list[tuple[str, ...]]:
 
 def text(rank: int, finding: Finding) -> str:
     """Lines of one finding: its title and potential speedup, its evidence, and its remedy."""
-    from tilescope.models import terminal  # noqa: PLC0415
-
     win = finding.bound.text if finding.bound else "no estimate"
     clock = " of the interval" if finding.bound and finding.bound.clock == "interval" else ""
     kind = "NVIDIA's rule" if finding.origin == "nvidia" else "measured" if finding.measured else "predicted"
@@ -124,9 +113,6 @@ def text(rank: int, finding: Finding) -> str:
 
 def _choose(loaded: LoadedRun, *, kernel: str, impl: str, direction: str, workload: str) -> pd.DataFrame:
     """The wanted rows; by default those of the largest workload of each kernel and pass, of its Triton code."""
-    from tilescope.models import faults  # noqa: PLC0415
-    from tilescope.table.suggest import unknown  # noqa: PLC0415
-
     table = loaded.table
     failed = [key for key, _ in faults.of_failures(loaded.run.failures)]
     for column, wanted in (("kernel", kernel), ("impl", impl), ("pass", direction),
@@ -143,8 +129,6 @@ def _choose(loaded: LoadedRun, *, kernel: str, impl: str, direction: str, worklo
 
 def _largest(rows: Any, loaded: LoadedRun, impl: str) -> Any:
     """The rows of the workload with the longest floor, and of the Triton code where ``impl`` is not chosen."""
-    from tilescope.models import summary  # noqa: PLC0415
-
     head = summary.representative(summary.summarise(rows, loaded.run.device, loaded.run.kernels))
     if head is None:
         return rows

@@ -6,21 +6,17 @@ import argparse
 import asyncio
 import json
 
-from tilescope.commands.choices import Subparsers
+from tilescope.jobs import questions
+from tilescope.models import terminal
 
 
-def command(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser("list", help="list the kernels, their implementations and workloads")
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kernels", nargs="*", metavar="KERNEL", help="catalog name or path/to/file.py:SPEC (all)")
     parser.add_argument("--json", action="store_true", help="all declarations of the kernels as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the catalog."""
-    from tilescope.jobs import questions  # noqa: PLC0415
-    from tilescope.models import terminal  # noqa: PLC0415
-
     entries = asyncio.run(questions.describe(arguments.kernels))
     if arguments.json:
         print(json.dumps(entries, indent=1))

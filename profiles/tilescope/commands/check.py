@@ -5,23 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 
+import numpy as np
+
 from tilescope.commands import choices, running
+from tilescope.jobs.plan import Request, plan
+from tilescope.models import summary, terminal, text_table
 
 
-def command(subparsers: choices.Subparsers) -> None:
-    parser = subparsers.add_parser("check", help="compare kernels with their reference")
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kernels", nargs="*", metavar="KERNEL", help="catalog name or path/to/file.py:SPEC (all)")
     choices.add_choices(parser, collect=False)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Checks the cases, prints their errors with the tolerances, and skipped checks; returns 1 when an error is too large."""
-    import numpy as np  # noqa: PLC0415
-
-    from tilescope.jobs.plan import Request, plan  # noqa: PLC0415
-    from tilescope.models import summary, terminal, text_table  # noqa: PLC0415
-
     given = choices.settings(arguments)
     if "interpreter_limit" in given:
         given["check_limit"] = given["interpreter_limit"]

@@ -1,12 +1,18 @@
-"""Options that choose cases, shared by the commands that run kernels."""
+"""Options that choose cases, shared by the commands that run kernels, and the arguments of scripts behind them."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-Subparsers = Any  # argparse keeps the class of add_subparsers() private
+#: The flags that only ``tilescope watch`` has.
+OF_WATCH = ("--once", "--text")
+#: Characters of an option behind a script that may be a shortened one of this command: ``--tar``.
+_SHORTEST = 5
 
 
 def names(text: str) -> list[str]:
@@ -133,3 +139,70 @@ def _count(text: str) -> int:
     if not text.isdecimal() or len(text) > 18 or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is no whole number above 0 and below 10^18")
     return int(text)
+
+
+def add_to_profile(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of ``tilescope profile``."""
+    add_choices(parser)
+    parser.add_argument("--title", default="", help="the run's title")
+
+
+def split(given: list[str]) -> tuple[list[str], list[str]]:
+    """The arguments of ``tilescope``, and those of the script, if there is one.
+
+    ``tilescope script.py …`` is ``tilescope profile script.py …``, with options of that before the script, too.
+    """
+    if given[:1] == ["upgrade"] and "--" in given:
+        return given[: given.index("--")], given[given.index("--") + 1 :]
+    options = _options()
+    flags = [name for name, action in options.items() if action.nargs == 0]
+    flags += OF_WATCH if given[:1] == ["watch"] else ()
+    first = given[0].partition("=")[0] if given else ""
+    begun = ["profile", *given] if first in options or is_script(first) else given
+    if begun[:1] in (["profile"], ["watch"], ["model"]):
+        for place in range(1, len(begun)):
+            before = begun[place - 1]
+            flag = any(name.startswith(before) for name in flags)
+            value = before.startswith("--") and "=" not in before and not flag
+            if is_script(begun[place]) and not value:
+                return begun[: place + 1], begun[place + 1 :]
+    return given, []
+
+
+def own_arguments(script: str, given: list[str], flags: Sequence[str] = ()) -> list[str]:
+    """The script's arguments without a ``--`` that begins them.
+
+    Raises ValueError for an option of ``tilescope profile``, or one of ``flags``, before ``--``, also for one that is shortened to a
+    word that the script does not contain.
+    """
+    end = given.index("--") if "--" in given else len(given)
+    options = {*_options(), *flags}
+    for name in (word.partition("=")[0] for word in given[:end]):
+        meant = [option for option in options if option.startswith(name)] if len(name) >= _SHORTEST else []
+        if name in options or (len(meant) == 1 and not _contains(script, name)):
+            what = "it" if name in options else meant[0]
+            raise ValueError(
+                f"{name} stands behind {script}, so it is the script's: put {what} before {script}, or write -- before the script's "
+                f"own options: {script} -- {name}"
+            )
+    return given[1:] if given[:1] == ["--"] else given
+
+
+def _contains(script: str, option: str) -> bool:
+    """Whether the script's text has the option, or its name as a word: it may be the script's own."""
+    with contextlib.suppress(OSError):
+        text = Path(script).read_text(encoding="utf-8", errors="replace")
+        return option in text or bool(re.search(rf"\b{re.escape(option.strip('-').replace('-', '_'))}\b", text))
+    return False
+
+
+def is_script(text: str) -> bool:
+    """Whether it names a Python file and no variable in it."""
+    return text.endswith(".py")
+
+
+def _options() -> dict[str, argparse.Action]:
+    """The options of ``tilescope profile``, by name."""
+    known = argparse.ArgumentParser(add_help=False)
+    add_to_profile(known)
+    return known._option_string_actions

@@ -5,18 +5,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tilescope.commands.choices import Subparsers
+from tilescope.models import claims_text, json_documents, recorded_claims
 
 #: The lines of a file between which ``--into`` writes.
 BEGIN, END = "<!-- claims: written by 'tilescope claims --into docs/measured.md' -->", "<!-- end of claims -->"
 
 
-def command(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser("claims", help="claims, byte ratios and measurements of the recorded runs")
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the table as JSON")
     parser.add_argument("--into", type=Path, metavar="FILE.md", help="write it between the marks in this file")
     parser.add_argument("--keep", action="store_true", help="store the claims of the recordings beside the code")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -24,8 +22,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.keep:
         return keep()
     if arguments.json:
-        from tilescope.models import json_documents, recorded_claims  # noqa: PLC0415
-
         print(json_documents.records(recorded_claims.every()[0]))
         return 0
     text = block()
@@ -42,8 +38,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def keep() -> int:
     """Writes the file that the app's Claims view reads; prints the recordings that were computed again."""
-    from tilescope.models import recorded_claims  # noqa: PLC0415
-
     found = recorded_claims.keep()
     print(f"computed again: {', '.join(found) or 'none, all are up to date'}")
     return 0
@@ -51,7 +45,5 @@ def keep() -> int:
 
 def block() -> str:
     """The table as Markdown, after a line on device, date and versions."""
-    from tilescope.models import claims_text, recorded_claims  # noqa: PLC0415
-
     table, measured = recorded_claims.every()
     return f"Measured on {measured}.\n\n{claims_text.markdown(table)}"

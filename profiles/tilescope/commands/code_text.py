@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tilescope.models.code_change import Launch
+from tilescope.models import code_change, terminal
+from tilescope.models.code_change import Launch
 
 #: Most launches, lines of a launch, and operations of a line.
 _LAUNCHES, _LINES, _OPERATIONS = 20, 12, 6
@@ -15,8 +14,6 @@ _LAUNCHES, _LINES, _OPERATIONS = 20, 12, 6
 
 def tell(launches: Sequence[Launch]) -> None:
     """Prints the counts of each launch that moved, the launches that got worse first."""
-    from tilescope.models import terminal  # noqa: PLC0415
-
     changed = [one for one in launches if one.moved]
     for one in changed[:_LAUNCHES]:
         terminal.say("", f"{one.candidate.function} ({one.case}) of {one.candidate.file}")
@@ -34,8 +31,6 @@ def tell_lines(launches: Sequence[Launch], stage: str) -> None:
 
     Without a stage it is SASS, or PTX where there is none.
     """
-    from tilescope.models import code_change, terminal  # noqa: PLC0415
-
     for one in launches:
         shown = stage or ("sass" if one.candidate.stages.get("sass") else "ptx")
         lines = list(code_change.side_by_side(one.baseline, one.candidate, shown))

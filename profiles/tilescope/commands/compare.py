@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tilescope.commands import choices, code_text, running
+import pandas as pd
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from tilescope.models.compare import Side
+from tilescope.commands import code_text, running
+from tilescope.models import code_change, compare, json_documents, repetitions, terminal, verdicts, versions
+from tilescope.models.compare import Side
+from tilescope.runs import store
+from tilescope.table.units import text
 
 #: Most values, and most lines of a diff.
 _LINES = 120
 
 
-def command(subparsers: choices.Subparsers) -> None:
-    parser = subparsers.add_parser("compare", help="show what changed between runs, implementations or kernels")
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("baseline", metavar="BASELINE", help="a run, RUN:IMPL (latest:triton) or RUN:KERNEL")
     parser.add_argument(
         "candidates", nargs="+", metavar="CANDIDATE", help="runs to compare with it, RUN:IMPL or RUN:KERNEL"
@@ -40,14 +40,10 @@ def command(subparsers: choices.Subparsers) -> None:
         help="both sides' code of this stage, too (with --code)",
     )
     parser.add_argument("--json", action="store_true", help="every case as JSON (schema: comparison)")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints a table for each candidate, the slowest cases first."""
-    from tilescope.models import compare, json_documents, verdicts  # noqa: PLC0415
-    from tilescope.runs import store  # noqa: PLC0415
-
     baseline, *candidates = (
         compare.side(text, running.found, store.open_run) for text in (arguments.baseline, *arguments.candidates)
     )
@@ -65,9 +61,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print(baseline: Side, candidate: Side, rows: pd.DataFrame) -> None:
-    from tilescope.models import compare, repetitions, terminal, verdicts, versions  # noqa: PLC0415
-    from tilescope.table.units import text  # noqa: PLC0415
-
     terminal.say(f"{baseline.name} → {candidate.name}", verdicts.sentence(rows, candidate.name, baseline.name))
     for line in compare.obstacles(baseline, candidate):
         terminal.say(f"no times are compared: {line}")
@@ -106,8 +99,6 @@ def _print(baseline: Side, candidate: Side, rows: pd.DataFrame) -> None:
 
 
 def _print_code(baseline: Side, candidate: Side, rows: pd.DataFrame, stage: str) -> None:
-    from tilescope.models import code_change, terminal  # noqa: PLC0415
-
     found = code_change.launches(baseline, candidate, rows)
     terminal.say(f"{baseline.name} → {candidate.name}", code_change.sentence(found))
     code_text.tell(found)
@@ -116,8 +107,6 @@ def _print_code(baseline: Side, candidate: Side, rows: pd.DataFrame, stage: str)
 
 def _print_changes(baseline: Side, candidate: Side, rows: pd.DataFrame) -> None:
     """Prints the values that differ, and the findings that came and went, of each pair of cases."""
-    from tilescope.models import terminal, versions  # noqa: PLC0415
-
     before, after = (
         {tuple(case.names.values()): case for case in versions.cases(side.loaded)} for side in (baseline, candidate)
     )

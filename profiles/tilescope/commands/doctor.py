@@ -5,19 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 
-from tilescope.commands.choices import Subparsers
+from tilescope.jobs.doctor import examine
 
 
-def command(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser("doctor", help="report what works on this machine, and how to cure what does not")
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the findings as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the findings. Always succeeds, because a finding is not an error."""
-    from tilescope.jobs.doctor import examine  # noqa: PLC0415
-
     findings = examine()
     if arguments.json:
         print(json.dumps([vars(finding) for finding in findings], indent=1))

@@ -6,25 +6,21 @@ import argparse
 import dataclasses
 import json
 
-from tilescope.commands import choices
+from tilescope.models import fusion, terminal
+from tilescope.notebook import fusion_trace
 
 
-def command(subparsers: choices.Subparsers) -> None:
-    parser = subparsers.add_parser("fuse", help="predict the speedup from fusing a chain of operations")
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "chain", metavar="CHAIN", help="operations in their order, as in add,relu,mul, or a function: file.py:name"
     )
     parser.add_argument("shape", metavar="SHAPE", help="sizes and dtype, as in 16384x4096-bf16")
     parser.add_argument("--target", default="sm_90", metavar="sm_90", help="the GPU's architecture (sm_90)")
     parser.add_argument("--json", action="store_true", help="the answer as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the prediction. Raises ValueError, with the accepted values, for an unknown chain, shape or target."""
-    from tilescope.models import fusion, terminal  # noqa: PLC0415
-    from tilescope.notebook import fusion_trace  # noqa: PLC0415
-
     problem = fusion.parse_problem(arguments.shape)
     if ".py:" in arguments.chain:
         chain = fusion_trace.trace(arguments.chain, arguments.shape)

@@ -7,23 +7,23 @@ import math
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from tilescope.commands import choices, running
-
-if TYPE_CHECKING:
-    from tilescope.runs.store import LoadedRun
+from tilescope.jobs import revisions
+from tilescope.models import gate, gate_text, json_documents
+from tilescope.runs import store
+from tilescope.runs.store import LoadedRun
+from tilescope.table.case import Case
 
 #: The variable with the file of a GitHub job's summary.
 _SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
-def command(subparsers: choices.Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "gate",
-        help="status 1 when a change makes kernels slower or larger",
-        description="Compares every case of BASELINE with the same case of CANDIDATE. Status 0: passed; 1: failed; 2: nothing to "
-        "compare. Checks that noise leaves undecided, or that one side lacks, are listed and fail only with --strict.",
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Compares every case of BASELINE with the same case of CANDIDATE. Status 0: passed; 1: failed; 2: nothing to "
+        "compare. Checks that noise leaves undecided, or that one side lacks, are listed and fail only with --strict."
     )
     parser.add_argument(
         "baseline",
@@ -31,7 +31,7 @@ def command(subparsers: choices.Subparsers) -> None:
         help="a run (id, its start, or folder), a git revision, or . for the working tree",
     )
     parser.add_argument("candidate", metavar="CANDIDATE", help="the run or revision to compare with it")
-    listed = {"type": choices.names, "action": "extend", "default": []}
+    listed: dict[str, Any] = {"type": choices.names, "action": "extend", "default": []}
     parser.add_argument("--kernel", metavar="NAME,…", help="only these kernels (all); a revision needs them", **listed)
     parser.add_argument("--impl", metavar="NAME,…", help="only these implementations (all)", **listed)
     for name, default, what in (
@@ -60,15 +60,10 @@ def command(subparsers: choices.Subparsers) -> None:
     parser.add_argument("--strict", action="store_true", help="fail on undecided checks and on those not compared")
     parser.add_argument("--json", action="store_true", help="every check as JSON (schema: gate)")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help=f"write a summary there (as well as ${_SUMMARY})")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the checks that do not pass, writes the summaries, and returns 1 where the gate fails."""
-    from tilescope.models import gate, gate_text, json_documents  # noqa: PLC0415
-    from tilescope.runs import store  # noqa: PLC0415
-    from tilescope.table.case import Case  # noqa: PLC0415
-
     limits = gate.Limits(
         arguments.max_slowdown, arguments.max_bytes, arguments.max_registers, arguments.max_shared_memory,
         arguments.max_spills, arguments.max_occupancy_loss,
@@ -119,9 +114,6 @@ def _count(text: str) -> float:
 
 def _found(name: str) -> Path | None:
     """The folder of the run of that name; None for a git revision. Raises ValueError where it is neither."""
-    from tilescope.jobs import revisions  # noqa: PLC0415
-    from tilescope.runs import store  # noqa: PLC0415
-
     try:
         folder = running.found(name)
         return None if name == revisions.WORKING_TREE and not (folder / "run.json").is_file() else folder
@@ -132,8 +124,6 @@ def _found(name: str) -> Path | None:
 
 
 def _profiled(name: str, arguments: argparse.Namespace, runs: Path) -> LoadedRun:
-    from tilescope.jobs import revisions  # noqa: PLC0415
-
     options = {name: getattr(arguments, name) for name in ("collect", "workload", "target")}
     return revisions.profile(name, arguments.kernel, runs, {**options, "impl": ",".join(arguments.impl)})
 

@@ -8,16 +8,20 @@ from __future__ import annotations
 import argparse
 import functools
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from tilescope.commands import advise as advise_command
-from tilescope.commands import choices, running
+from tilescope.commands import running
+from tilescope.jobs import supervisor, warm
+from tilescope.jobs.plan import Request, plan
+from tilescope.models import compare as model
+from tilescope.models import json_documents
+from tilescope.models.documents import Document
+from tilescope.runs import store
+from tilescope.table.case import readable
 from tilescope.version import VERSION
-
-if TYPE_CHECKING:
-    from tilescope.models.documents import Document
 
 _MISSING = "the MCP server needs a package that is not installed: pip install 'tilescope[mcp]'"
 _INSTRUCTIONS = (
@@ -30,9 +34,8 @@ _LISTED = 20
 Tool = Callable[..., Awaitable[dict[str, Any]]]
 
 
-def command(subparsers: choices.Subparsers) -> None:
-    parser = subparsers.add_parser("mcp", help="serve profile, advise, compare and list_runs to an agent over stdio")
-    parser.set_defaults(run=run)
+def add(parser: argparse.ArgumentParser) -> None:
+    """It has no options."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -56,9 +59,6 @@ def server() -> Any:
 
 async def list_runs(limit: int = _LISTED) -> dict[str, Any]:
     """Lists the newest runs, at most `limit`: their ids, kernels, GPUs, and which collectors took part."""
-    from tilescope.models import json_documents  # noqa: PLC0415
-    from tilescope.runs import store  # noqa: PLC0415
-
     if limit < 1:
         raise ValueError("limit must be at least 1")
     return _data(json_documents.runs(store.list_runs()[:limit]))
@@ -78,11 +78,6 @@ async def profile(
     that this machine can run, and measures where it has a GPU. target is the architecture to compile for, such as sm_90.
     It takes seconds to minutes; fewer workloads are quicker.
     """
-    from tilescope.jobs import supervisor, warm  # noqa: PLC0415
-    from tilescope.jobs.plan import Request, plan  # noqa: PLC0415
-    from tilescope.runs import store  # noqa: PLC0415
-    from tilescope.table.case import readable  # noqa: PLC0415
-
     if not kernels:
         raise ValueError("name a kernel: softmax, or path/to/file.py:SPEC")
     request = Request(
@@ -109,8 +104,6 @@ async def advise(
     run is an id, the unique start of one, or latest. direction is forward or backward. Without a workload it is the largest of
     each kernel; "all" takes every one.
     """
-    from tilescope.runs import store  # noqa: PLC0415
-
     wanted = {"kernel": kernel, "impl": impl, "direction": direction, "workload": workload}
     return _data(advise_command.document(store.open_run(running.found(run)), **wanted))
 
@@ -121,10 +114,6 @@ async def compare(baseline: str, candidate: str, kernel: str = "") -> dict[str, 
     speedup is the baseline's time over the candidate's: above 1 the candidate is faster. A case is slower or faster only where its
     interval excludes 1. Times are not compared across settings; the obstacles say why. The changes name GPUs that differ.
     """
-    from tilescope.models import compare as model  # noqa: PLC0415
-    from tilescope.models import json_documents  # noqa: PLC0415
-    from tilescope.runs import store  # noqa: PLC0415
-
     one, two = (model.side(side, running.found, store.open_run) for side in (baseline, candidate))
     return _data(json_documents.comparison(one, [two], [model.compare(one, two, kernel)]))
 

@@ -12,10 +12,7 @@ from tilescope.commands import choices
 _LEFT_BEHIND = 30.0
 
 
-def command(subparsers: choices.Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "model", help="rank the kernels of a training or inference step, and say what to do next"
-    )
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "script", metavar="SCRIPT", help="a script that trains or calls a model, or a run of one (latest)"
     )
@@ -36,17 +33,15 @@ def command(subparsers: choices.Subparsers) -> None:
     )
     parser.add_argument("--title", default="", help="the run's title")
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help="where runs go ($TILESCOPE_RUNS)")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measures the script's step, or opens a run, and prints it."""
     from tilescope.captures import processes  # noqa: PLC0415
-    from tilescope.commands import profile  # noqa: PLC0415
     from tilescope.notebook import modelling  # noqa: PLC0415
 
-    if profile.is_script(arguments.script):
-        of_script = profile.own_arguments(arguments.script, arguments.of_script)
+    if choices.is_script(arguments.script):
+        of_script = choices.own_arguments(arguments.script, arguments.of_script)
         found = modelling.profile_script(
             arguments.script, of_script, title=arguments.title, runs_dir=arguments.runs, tries=arguments.tries
         )
@@ -57,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(found)
     if arguments.problems:
         found.write_problems(arguments.problems)
-    if profile.is_script(arguments.script):
+    if choices.is_script(arguments.script):
         # The script was ended in the middle of a step: nothing tells its threads and children to end.
         sys.stdout.flush()
         processes.end_within(_LEFT_BEHIND)

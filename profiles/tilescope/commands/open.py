@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tilescope.commands import choices, running
+from tilescope.commands import running
+from tilescope.models import assumed_step, ranks, terminal
+from tilescope.notebook import opening
+from tilescope.notebook.opened_run import open_file
 
 
-def command(subparsers: choices.Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "open", help="make runs of other tools' files: ncu, torch.profiler, Proton, tritonparse, Inductor, Helion"
-    )
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files",
         nargs="+",
@@ -23,15 +23,10 @@ def command(subparsers: choices.Subparsers) -> None:
         "--device", default="", metavar="GPU", help="predict the step of a trace for another GPU: h100, b200, a100, …"
     )
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help="where runs go ($TILESCOPE_RUNS)")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the skew between files that are traces of ranks, makes a run of each file and prints it."""
-    from tilescope.models import assumed_step, ranks, terminal  # noqa: PLC0415
-    from tilescope.notebook import opening  # noqa: PLC0415
-    from tilescope.notebook.opened_run import open_file  # noqa: PLC0415
-
     assumed = assumed_step.product(arguments.device) if arguments.device else None
     files = [one for given in arguments.files for one in (_inside(given) if given.is_dir() else [given])]
     skew = opening.skew_of(files) if len(files) > 1 else None

@@ -7,23 +7,20 @@ import shutil
 from pathlib import Path
 
 from tilescope.commands import choices, running
+from tilescope.runs import publish, store
 
 
-def command(subparsers: choices.Subparsers) -> None:
-    parser = subparsers.add_parser("publish", help="copy a run, or some of its kernels, without its artefacts")
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="RUN", help="the run's id, the start of one, its folder, or latest")
     parser.add_argument("kernels", nargs="*", metavar="KERNEL", help="only these kernels (all)")
     parser.add_argument("--workload", type=choices.names, default=(), metavar="ID,…", help="only these workloads (all)")
     parser.add_argument("--into", type=Path, metavar="FOLDER", help="the folder (the recordings of this checkout)")
     parser.add_argument("--title", default="", help="its title (the run's)")
     parser.add_argument("--replace", action="store_true", help="remove the runs of the same title in that folder")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Publishes the run and prints its folder."""
-    from tilescope.runs import publish, store  # noqa: PLC0415
-
     folder = arguments.into or store.recorded_dir()
     loaded = store.open_run(running.found(arguments.name))
     published = publish.publish(loaded, folder, arguments.kernels, arguments.title, arguments.workload)

@@ -8,18 +8,17 @@ import dataclasses
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tilescope.commands import choices, running
+from tilescope.hardware import device
+from tilescope.jobs import recording
+from tilescope.jobs.plan import AUTO, choose_target
+from tilescope.jobs.recording import Part
+from tilescope.models import recorded_claims
+from tilescope.runs import recordings, store
 
-if TYPE_CHECKING:
-    from tilescope.jobs.recording import Part
 
-
-def command(subparsers: choices.Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "record", help="profile the library, in place of its recordings; run again, it goes on"
-    )
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "families", nargs="*", metavar="FAMILY", help="only these, such as norms; tilescope list names them"
     )
@@ -37,7 +36,6 @@ def command(subparsers: choices.Subparsers) -> None:
     )
     parser.add_argument("--share", metavar="I/N", help="measure only what GPU I of N would, and publish nothing")
     choices.add_choices(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,12 +43,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     After an interruption nothing is published: the same command goes on. A case that failed is in the recording.
     """
-    from tilescope.hardware import device  # noqa: PLC0415
-    from tilescope.jobs import recording  # noqa: PLC0415
-    from tilescope.jobs.plan import AUTO, choose_target  # noqa: PLC0415
-    from tilescope.models import recorded_claims  # noqa: PLC0415
-    from tilescope.runs import recordings, store  # noqa: PLC0415
-
     if arguments.sweep and arguments.collect:
         raise ValueError("--sweep has collectors of its own: leave out --collect")
     work = arguments.runs or store.runs_dir() / "recording"

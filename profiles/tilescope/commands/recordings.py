@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
+import argparse
 
-from tilescope.commands import RECORDINGS, choices
+from tilescope import commands
 
 
-def command(subparsers: choices.Subparsers) -> None:
-    parser = subparsers.add_parser("recordings", help="record, publish, claims, recover: keep runs beside the code")
+def add(parser: argparse.ArgumentParser) -> None:
     below = parser.add_subparsers(required=True, metavar="COMMAND", dest="recordings_command")
-    for name in RECORDINGS:
-        importlib.import_module(f"tilescope.commands.{name}").command(below)
+    for name, (module, said) in commands.RECORDINGS.items():
+        commands.fill(below.add_parser(name, help=said, description=said), module)

@@ -8,22 +8,22 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tilescope.jobs import kept_standby, progress, supervisor
+from tilescope.jobs.job import Job
+from tilescope.jobs.process import Standby
+from tilescope.jobs.progress import READING, Progress
+from tilescope.models import faults, headline, ledger, step_text, terminal, text_table
+from tilescope.runs import steps, store
+from tilescope.runs.store import LoadedRun
+from tilescope.table.case import readable
+from tilescope.table.run import Failure
 from tilescope.table.sources import KNOWN
-
-if TYPE_CHECKING:
-    from tilescope.jobs.job import Job
-    from tilescope.jobs.process import Standby
-    from tilescope.jobs.progress import Progress
-    from tilescope.runs.store import LoadedRun
-    from tilescope.table.run import Failure
 
 
 def found(name: str, find: Callable[[str], Path] | None = None) -> Path:
     """The folder of the run ``name``, by ``find`` (``store.find``). Prints on standard error which one is ``latest``."""
-    from tilescope.runs import store  # noqa: PLC0415
-
     folder = (find or store.find)(name)
     if name == store.LATEST:
         own = folder.parent != store.recorded_dir()
@@ -37,11 +37,6 @@ def run(plan: Callable[[], Awaitable[Job]], standing: Mapping[str, Standby] | No
 
     ``standing`` is as in ``supervisor.run``. Raises KeyboardInterrupt when it was interrupted before any case had finished.
     """
-    from tilescope.jobs import warm  # noqa: PLC0415
-
-    warm.prepare()  # its imports and this process's run side by side
-    from tilescope.jobs import supervisor  # noqa: PLC0415
-    from tilescope.jobs.progress import READING  # noqa: PLC0415
 
     async def work(progress: Progress) -> None:
         progress({"event": "waiting", "doing": READING})
@@ -52,8 +47,6 @@ def run(plan: Callable[[], Awaitable[Job]], standing: Mapping[str, Standby] | No
 
 def follow(work: Callable[[Progress], Coroutine[Any, Any, object]]) -> tuple[LoadedRun, bool]:
     """Runs ``work``, which makes a run and reports its progress. Returns and raises as ``run`` does."""
-    from tilescope.jobs import progress  # noqa: PLC0415
-
     shown = progress.terminal()
     interrupted = False
 
@@ -65,8 +58,6 @@ def follow(work: Callable[[Progress], Coroutine[Any, Any, object]]) -> tuple[Loa
         shown.close()
     if not shown.folder:
         raise KeyboardInterrupt
-    from tilescope.runs import store  # noqa: PLC0415 - the job's own imports come first
-
     return store.open_run(shown.folder), interrupted
 
 
@@ -79,8 +70,6 @@ def standing_by(collect: Sequence[str]) -> Iterator[Mapping[str, Standby] | None
     if not (names := [name for name in collect if name in KNOWN]):
         yield None
         return
-    from tilescope.jobs import kept_standby, supervisor  # noqa: PLC0415
-
     with supervisor.standing_by(names) as standing:
         yield standing or None
     for name in (name for name, standby in standing.items() if standby.taken):
@@ -105,9 +94,6 @@ def show(loaded: LoadedRun, interrupted: bool) -> int:
 
     A finding that the report's failures tell is left to them.
     """
-    from tilescope.models import faults, headline, terminal  # noqa: PLC0415
-    from tilescope.runs import steps  # noqa: PLC0415
-
     failures = loaded.run.failures
     first = headline.headline(loaded)
     told = any(first.endswith(faults.of_failure(failure).title) for failure in failures if failure.case)
@@ -124,9 +110,6 @@ def show(loaded: LoadedRun, interrupted: bool) -> int:
 
 def text(loaded: LoadedRun) -> str:
     """The table of the run as lines of text; for a model's step its ledger, what to do next, and its kernels."""
-    from tilescope.models import ledger, step_text, terminal, text_table  # noqa: PLC0415
-    from tilescope.runs import steps  # noqa: PLC0415
-
     step = steps.read(loaded.folder)
     if step is None:
         return text_table.text(loaded)
@@ -137,8 +120,6 @@ def text(loaded: LoadedRun) -> str:
 
 def report(loaded: LoadedRun, interrupted: bool, failures: Sequence[Failure]) -> int:
     """Prints failures, warnings, notes and the run's folder. Returns the exit status."""
-    from tilescope.models import faults, terminal  # noqa: PLC0415
-
     tell(failures)
     for message in dict.fromkeys(warning.message for warning in loaded.run.warnings):
         terminal.say(f"warning: {message}")
@@ -160,9 +141,6 @@ def tell(failures: Sequence[Failure]) -> None:
 
     Failures of a whole collector have no case.
     """
-    from tilescope.models import faults, terminal  # noqa: PLC0415
-    from tilescope.table.case import readable  # noqa: PLC0415
-
     alike: dict[str, list[Failure]] = {}
     order = list(faults.LABELS)
     for failure in sorted(failures, key=lambda failure: order.index(faults.of_failure(failure).rule)):
@@ -181,9 +159,6 @@ def tell(failures: Sequence[Failure]) -> None:
 
 def without_values(loaded: LoadedRun) -> int:
     """Says where a run has no measured, compiled or counted value. Returns the exit status: 1 for such a run."""
-    from tilescope.models import terminal  # noqa: PLC0415
-    from tilescope.runs import steps, store  # noqa: PLC0415
-
     if set(loaded.table["source"]) <= {store.MODEL} and not steps.has(loaded.folder):
         terminal.say("nothing was measured or compiled: every case failed or was skipped")
         return 1

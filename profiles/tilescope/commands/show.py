@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import argparse
 
-from tilescope.commands import choices, running
+from tilescope.commands import running
+from tilescope.models import headline, impossible, json_documents, shared_memory, sweeps, terminal
+from tilescope.runs import changes, provenance, steps, store
+from tilescope.table.schema import CASE_COLUMNS
 
 
-def command(subparsers: choices.Subparsers) -> None:
-    parser = subparsers.add_parser("show", help="list the runs, or print one of them")
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="RUN", help="an id, its start, a folder, or latest (list all)")
     parser.add_argument(
         "--json", action="store_true", help="the list, or the run with its whole table (schemas: runs, run)"
     )
     parser.add_argument("--schema", metavar="NAME", help="print the JSON Schema of a document, such as advice")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from tilescope.models import headline, impossible, json_documents, shared_memory, sweeps, terminal  # noqa: PLC0415
-    from tilescope.runs import changes, provenance, steps, store  # noqa: PLC0415
-    from tilescope.table.schema import CASE_COLUMNS  # noqa: PLC0415
-
     if arguments.schema:
         print(json_documents.schema_text(arguments.schema))
         return 0
@@ -60,9 +57,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(as_json: bool) -> int:
-    from tilescope.models import json_documents, terminal  # noqa: PLC0415
-    from tilescope.runs import store  # noqa: PLC0415
-
     runs = store.list_runs()
     if as_json:
         print(json_documents.text(json_documents.runs(runs)))

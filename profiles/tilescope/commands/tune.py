@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from tilescope.runs.store import LoadedRun
 
 
-def command(subparsers: choices.Subparsers) -> None:
-    parser = subparsers.add_parser("tune", help="try every config of a kernel, best first")
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kernel", metavar="KERNEL", nargs="?", help="catalog name or path/to/file.py:SPEC")
     choices.add_choices(parser, collect=False)
     parser.add_argument(
@@ -43,7 +42,6 @@ def command(subparsers: choices.Subparsers) -> None:
         metavar="FILE",
         help="first add the timings of another machine's memory (tuning.sqlite3)",
     )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,14 +7,16 @@ import asyncio
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tilescope.commands import choices, code_text, profile, running
-
-if TYPE_CHECKING:
-    from tilescope.jobs.packages import Packages
-    from tilescope.models.upgrade import Upgrade
-    from tilescope.runs.store import LoadedRun
+from tilescope.commands import choices, code_text, running
+from tilescope.hardware import device
+from tilescope.jobs import packages, questions
+from tilescope.jobs.packages import Packages
+from tilescope.models import json_documents, terminal, upgrade
+from tilescope.models.compare import Side
+from tilescope.models.upgrade import Upgrade
+from tilescope.runs import store
+from tilescope.runs.store import LoadedRun
 
 #: Without a kernel: every kernel of the library, in Triton, at this workload.
 _LIBRARY = ("--impl", "triton", "--workload", "large")
@@ -22,13 +24,11 @@ _LIBRARY = ("--impl", "triton", "--workload", "large")
 _TOLD = 10
 
 
-def command(subparsers: choices.Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "upgrade",
-        help="what another Triton or PyTorch does to your launches",
-        description="Profiles a script or kernels under two sets of packages, each in a folder of its own that is installed once, and "
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Profiles a script or kernels under two sets of packages, each in a folder of its own that is installed once, and "
         "says which launches got worse. A set is releases (triton==3.9), folders of packages or environments, and NAME=value for "
-        "variables. Status 0: no launch got worse; 1: some did, or failed; 2: nothing to compare.",
+        "variables. Status 0: no launch got worse; 1: some did, or failed; 2: nothing to compare."
     )
     parser.add_argument(
         "kernels",
@@ -54,18 +54,13 @@ def command(subparsers: choices.Subparsers) -> None:
         parser.add_argument(f"--{name}", default="", metavar=name.upper(), help=what)
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help="where runs go ($TILESCOPE_RUNS)")
     parser.add_argument("--json", action="store_true", help="every launch as JSON (schema: upgrade)")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the verdict and the counts that moved, or JSON. Returns 1 where a launch got worse."""
-    from tilescope.jobs import packages  # noqa: PLC0415
-    from tilescope.models import json_documents, terminal, upgrade  # noqa: PLC0415
-    from tilescope.models.compare import Side  # noqa: PLC0415
-
     sides = [packages.read(words) for words in (arguments.before, arguments.after)]
     releases = packages.releases_between(*sides) if arguments.bisect else []
-    for script in filter(profile.is_script, arguments.kernels[-1:]):
+    for script in filter(choices.is_script, arguments.kernels[-1:]):
         if not Path(script).is_file():
             raise ValueError(f"{script} cannot be run: no such file")
     # What cannot be installed is said before anything runs.
@@ -90,10 +85,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _profiled(side: Packages, arguments: argparse.Namespace) -> LoadedRun:
-    from tilescope.hardware import device  # noqa: PLC0415
-    from tilescope.jobs import packages, questions  # noqa: PLC0415
-    from tilescope.runs import store  # noqa: PLC0415
-
     print(f"profiling under {side.name}", file=sys.stderr)
     collect = arguments.collect or (
         "compiler,torch_profiler" if device.detect() and not arguments.target else "compiler"
@@ -110,9 +101,6 @@ def _profiled(side: Packages, arguments: argparse.Namespace) -> LoadedRun:
 
 def _bisected(found: Upgrade, releases: Sequence[str], arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
     """Each release that was tried and what it does to the worst launch, then the first that is worse."""
-    from tilescope.jobs import packages  # noqa: PLC0415
-    from tilescope.models import upgrade  # noqa: PLC0415
-    from tilescope.models.compare import Side  # noqa: PLC0415
 
     def tried(release: str) -> str:
         side = Side(_profiled(packages.read([release]), arguments))

@@ -10,26 +10,23 @@ import asyncio
 import contextlib
 import importlib.metadata
 
-from tilescope.commands import choices, profile
+from tilescope.commands import choices
+from tilescope.notebook import watch_text, watching
 
 
-def command(subparsers: choices.Subparsers) -> None:
-    parser = subparsers.add_parser("watch", help="profile a script again at every save, and say what changed")
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kernels", nargs=1, metavar="SCRIPT", help="a script; arguments after it are its own")
     choices.add_settings(parser)
     parser.add_argument("--once", action="store_true", help="end after the first version")
     parser.add_argument("--text", action="store_true", help="print in the terminal instead of opening a page")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Profiles at every save until it is interrupted. Returns the status of the last version."""
-    from tilescope.notebook import watch_text, watching  # noqa: PLC0415
-
     (script,) = arguments.kernels
-    if not profile.is_script(script):
+    if not choices.is_script(script):
         raise ValueError(f"watch takes a script: {script} is none")
-    own = profile.own_arguments(script, arguments.of_script, profile.OF_WATCH)
+    own = choices.own_arguments(script, arguments.of_script, choices.OF_WATCH)
     watch = watching.Watch(
         script, own, target=arguments.target,
         collect=arguments.collect, runs_dir=arguments.runs, settings=choices.settings(arguments),
