@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from tilescope.files import user_cache
 from tilescope.hardware import device
-from tilescope.jobs import declarations, kept_ceilings, questions, supervisor
+from tilescope.jobs import questions, supervisor
 from tilescope.jobs.job import Job
 from tilescope.jobs.ledger import Ledger
 from tilescope.runs.store import RunWriter
@@ -63,25 +63,25 @@ def test_declarations_hold_until_the_library_is_edited(tmp_path, monkeypatch):
 
     found = SimpleNamespace(submodule_search_locations=[str(library)])
     monkeypatch.setitem(sys.modules, "tilescope_kernels", SimpleNamespace(__spec__=found))
-    declarations.keep((), (), [ENTRY])
-    (entry,) = declarations.known((), ())
+    questions.keep_declarations((), (), [ENTRY])
+    (entry,) = questions.known_declarations((), ())
     assert {name: known["available"] for name, known in entry["implementations"].items()} == {
         "triton": True,
         "absent": False,
     }
-    assert declarations.known(("softmax",), ()) == [entry]
-    assert declarations.known(("softmax", "matmul"), ()) is None
-    assert declarations.known(("softmax",), ("8x8-fp32",)) is None
-    declarations.keep(("own.py:SPEC",), (), [ENTRY])
-    assert declarations.known(("own.py:SPEC",), ()) is None
+    assert questions.known_declarations(("softmax",), ()) == [entry]
+    assert questions.known_declarations(("softmax", "matmul"), ()) is None
+    assert questions.known_declarations(("softmax",), ("8x8-fp32",)) is None
+    questions.keep_declarations(("own.py:SPEC",), (), [ENTRY])
+    assert questions.known_declarations(("own.py:SPEC",), ()) is None
     edited = library / "reductions" / "softmax.py"
     text = edited.read_text()
     edited.write_text(f"{text}\n# edited\n")
-    assert declarations.known((), ()) is None
+    assert questions.known_declarations((), ()) is None
     edited.write_text(text)
-    assert declarations.known((), ()) == [entry]
+    assert questions.known_declarations((), ()) == [entry]
     monkeypatch.setattr(device, "installed", lambda: {"torch": "another"})
-    assert declarations.known((), ()) is None
+    assert questions.known_declarations((), ()) is None
 
 
 def test_describe_from_cache_equals_the_workers_answer(monkeypatch):
@@ -134,6 +134,6 @@ def test_ceilings_are_measured_once_a_device_and_versions(tmp_path, monkeypatch)
         [3],
         [{"x": 1}],
     ):
-        user_cache.write("ceilings", kept_ceilings.key("GPU-1", VERSIONS), wrong)
-        assert kept_ceilings.known("GPU-1", VERSIONS) == ()
-    assert kept_ceilings.known("", VERSIONS) == ()
+        user_cache.write("ceilings", questions.ceilings_key("GPU-1", VERSIONS), wrong)
+        assert questions.known_ceilings("GPU-1", VERSIONS) == ()
+    assert questions.known_ceilings("", VERSIONS) == ()

@@ -24,17 +24,7 @@ from tilescope.collectors import check, interpreter
 from tilescope.collectors.conditions import conditions
 from tilescope.hardware import device
 from tilescope.hardware.gpu_lock import gpu_lock
-from tilescope.jobs import (
-    attempt,
-    kept_ceilings,
-    kept_standby,
-    process,
-    ptxas,
-    questions,
-    triton_cache,
-    warm,
-    worker_output,
-)
+from tilescope.jobs import attempt, kept_standby, process, ptxas, questions, triton_cache, warm, worker_output
 from tilescope.jobs.job import ON_GPU, TIMED, Catalog, Job, OnEvent, WorkerError, declared_cost, patience
 from tilescope.jobs.ledger import Ledger
 from tilescope.jobs.versions import versions
@@ -344,7 +334,7 @@ async def measure_ceilings(ledger: Ledger) -> None:
     if measured or not known.measured or not settings.get("measure_ceilings", True):
         return
     uuid, versions = await asyncio.to_thread(device.uuid), ledger.writer.run.versions
-    found = () if settings.get("renew_ceilings") else await asyncio.to_thread(kept_ceilings.known, uuid, versions)
+    found = () if settings.get("renew_ceilings") else await asyncio.to_thread(questions.known_ceilings, uuid, versions)
     if not found:
         ledger.emit({"event": "waiting", "doing": "measuring the device's ceilings"})
         try:
@@ -352,7 +342,7 @@ async def measure_ceilings(ledger: Ledger) -> None:
         except WorkerError as error:
             ledger.writer.note(f"the device's ceilings could not be measured: {error}")
             return
-        found = await asyncio.to_thread(kept_ceilings.keep, uuid, versions, measured_now)
+        found = await asyncio.to_thread(questions.keep_ceilings, uuid, versions, measured_now)
     ledger.writer.update(device=dataclasses.replace(known, ceilings=(*known.ceilings, *found)))
 
 
