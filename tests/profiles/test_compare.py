@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 from tilescope.cli import main
 from tilescope.models import compare, renaming, verdicts, versions
-from tilescope.models.compare import CompareError, Side
-from tilescope.models.repetitions import doubts
+from tilescope.models.compare import CompareError, Side, doubts
 from tilescope.runs import recordings, store
 from tilescope.table import schema
 from tilescope.table.case import Case

@@ -16,7 +16,7 @@ import torch
 from tilescope import cli
 from tilescope.commands import choices
 from tilescope.interpreter import interpret
-from tilescope.notebook import capturing, live_call
+from tilescope.notebook import capturing, profiling
 from tilescope.runs import changes, store
 
 from . import foreign_launches as foreign
@@ -226,8 +226,8 @@ def test_live_module_is_compared_in_its_own_dtype(kept):
 
 def test_compared_refuses_other_shapes_and_numbers():
     one, two = torch.ones(2), torch.ones(3)
-    assert "gives 1 tensors, the reference 2" in live_call.compared(one, (), (one, two), ())
-    assert "has shape (2,)" in live_call.compared(one, (), two, ())
+    assert "gives 1 tensors, the reference 2" in profiling.compared(one, (), (one, two), ())
+    assert "has shape (2,)" in profiling.compared(one, (), two, ())
 
 
 def test_cell_is_run_and_profiled(kept, capsys):

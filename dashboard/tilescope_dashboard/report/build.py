@@ -9,8 +9,7 @@ from functools import partial
 import pandas as pd
 from tilescope.models import compare as model
 from tilescope.models import verdicts
-from tilescope.models.compare import CompareError, Side
-from tilescope.models.repetitions import doubts
+from tilescope.models.compare import CompareError, Side, doubts
 from tilescope.runs.store import LoadedRun
 from tilescope.table.run import Run
 from tilescope.table.suggest import unknown

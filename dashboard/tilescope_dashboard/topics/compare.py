@@ -9,7 +9,7 @@ import pandas as pd
 from tilescope.models import baseline as usual
 from tilescope.models import compare as model
 from tilescope.models import verdicts
-from tilescope.models.repetitions import doubts
+from tilescope.models.compare import doubts
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
 

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from tilescope.commands import code_text, running
-from tilescope.models import code_change, compare, json_documents, repetitions, terminal, verdicts, versions
+from tilescope.models import code_change, compare, json_documents, terminal, verdicts, versions
 from tilescope.models.compare import Side
 from tilescope.runs import store
 from tilescope.table.units import text
@@ -64,7 +64,7 @@ def _print(baseline: Side, candidate: Side, rows: pd.DataFrame) -> None:
     terminal.say(f"{baseline.name} → {candidate.name}", verdicts.sentence(rows, candidate.name, baseline.name))
     for line in compare.obstacles(baseline, candidate):
         terminal.say(f"no times are compared: {line}")
-    for line in repetitions.doubts(baseline.loaded, candidate.loaded, rows):
+    for line in compare.doubts(baseline.loaded, candidate.loaded, rows):
         terminal.say(f"note: {line}")
     for line in compare.changes(baseline, candidate):
         terminal.say(f"changed: {line}")

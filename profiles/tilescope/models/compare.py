@@ -3,7 +3,7 @@
 A speedup is only given where both sides were measured with the same settings, by the same clock.
 Its interval is the percentile bootstrap of the ratio of medians (Efron and Tibshirani, "An Introduction to the
 Bootstrap", 1993) over the repetitions that the runs keep. An interval that contains 1 shows no significant difference.
-Repetitions of one run share its clocks and temperature, so the interval leaves out variation between runs.
+Repetitions of one run share its clocks and temperature, so the interval leaves out variation between runs (``doubts``).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 
 from tilescope.models import renaming, summary
-from tilescope.models.repetitions import repetitions
 from tilescope.runs.store import LoadedRun
+from tilescope.table import units
 from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, gather
 
 #: Settings that do not affect how times were measured. ``assumed`` describes a GPU that is absent, so it affects predictions
@@ -32,6 +32,8 @@ COMPARED = ("bytes", "registers", "shared_memory", "spill_bytes", "theoretical_o
 #: Verdicts where a side has a fault (``models.faults``).
 WRONG, BASELINE_WRONG = "wrong", "baseline wrong"
 _DRAWS, _CONFIDENCE = 2000, 0.95
+#: The largest difference of two processes' times of equal code, as a share.
+DRIFT = 0.01
 
 COLUMNS = {
     **dict.fromkeys([*_PROBLEM, "impl", "config", "baseline_kernel", "baseline_impl", "baseline_config"], "str"),
@@ -203,3 +205,29 @@ def side(text: str, find: Any, open_run: Any) -> Side:
         known = f"{', '.join(impls)}, or a kernel: {', '.join(kernels)}"
         raise CompareError(f"{loaded.run.id} has no implementation {part!r}: use one of {known}")
     return Side(loaded, part if part in impls else "", "" if part in impls else part)
+
+
+def repetitions(case: CaseValues, clock: tuple[str, str], loaded: LoadedRun) -> np.ndarray:
+    """The times of the case by that metric and source, in seconds, one for each repetition.
+
+    Every launch in another tool's file is a repetition: a warm-up does not count more than the others.
+    """
+    launched = [value for launch, value in case.values.get(clock, {}).items() if launch is not None]
+    return np.array(launched if launched and of_file(loaded) else case.totals.get(clock, []))
+
+
+def of_file(loaded: LoadedRun) -> bool:
+    """Whether the run was made of another tool's file."""
+    return "file_sha256" in loaded.run.settings
+
+
+def doubts(baseline: LoadedRun, candidate: LoadedRun, rows: pd.DataFrame) -> list[str]:
+    """Reasons to doubt differences of ``compare.compare``'s ``rows``, a line each: runs of different processes drift apart."""
+    different = rows[rows["verdict"].isin(["slower", "faster"])]
+    if baseline.run.id == candidate.run.id or different.empty:
+        return []
+    small = int(different["speedup"].between(1 - DRIFT, 1 + DRIFT).sum())
+    return [
+        f"the runs are from different processes, whose times of equal code differ by up to {DRIFT * 100:g} %: "
+        f"{small} of {units.several(len(different), 'difference')} {'is' if small == 1 else 'are'} within that"
+    ]

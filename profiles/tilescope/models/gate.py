@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilescope.hardware import roofs
-from tilescope.models import compare, faults, impossible, renaming, repetitions, traffic
+from tilescope.models import compare, faults, impossible, renaming, traffic
 from tilescope.models.compare import CompareError
 from tilescope.runs.store import LoadedRun
 from tilescope.table import units
@@ -248,7 +248,7 @@ class _Both:
             yield Check(key, what=clocks[0][0], verdict=ABSENT, said=said)
             return
         sides = ((self.baseline, mine), (self.candidate, other))
-        before, after = (repetitions.repetitions(case, shared, side) for side, case in sides)
+        before, after = (compare.repetitions(case, shared, side) for side, case in sides)
         medians = float(np.median(before)), float(np.median(after))
         if not medians[0] > 0:
             yield Check(
@@ -359,7 +359,7 @@ class _Both:
 def _bytes_of_repetition(case: CaseValues, source: str, loaded: LoadedRun) -> float | None:
     """The bytes that the case moves, from that source; in another tool's file the median of the launches', which are repetitions."""
     moved = traffic.moved(case, source)
-    if moved is None or not repetitions.of_file(loaded):
+    if moved is None or not compare.of_file(loaded):
         return moved and moved.value
     return float(np.median(list(traffic.by_launch(case, source).values())))
 

@@ -11,17 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 import pandas as pd
 
-from tilescope.models import (
-    code_change,
-    compare,
-    documents,
-    headline,
-    impossible,
-    repetitions,
-    summary,
-    verdicts,
-    versions,
-)
+from tilescope.models import code_change, compare, documents, headline, impossible, summary, verdicts, versions
 from tilescope.models.advice import Finding
 from tilescope.models.code_change import Launch
 from tilescope.models.gate import KEY, Gate
@@ -83,7 +73,7 @@ def comparison(
             "candidate": _side(candidate),
             "sentence": verdicts.sentence(rows, candidate.name, baseline.name),
             "obstacles": compare.obstacles(baseline, candidate),
-            "doubts": repetitions.doubts(baseline.loaded, candidate.loaded, rows),
+            "doubts": compare.doubts(baseline.loaded, candidate.loaded, rows),
             "changes": compare.changes(baseline, candidate),
             "difference": list(versions.of_kernels(baseline.loaded, candidate.loaded, rows)),
             "cases": rows.to_dict("records"),

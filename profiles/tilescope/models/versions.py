@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from tilescope.captures import SPEC_FILE
-from tilescope.models import advice, repetitions, summary
+from tilescope.models import advice, compare, summary
 from tilescope.models.advice import Finding
 from tilescope.runs.store import LoadedRun
 from tilescope.table import units
@@ -168,8 +168,8 @@ def cases(loaded: LoadedRun) -> list[Case]:
         if not math.isnan(values["gpu_time"]):
             del values["interval"]  # the CPU's part of it differs between runs
         spread = [row["gpu_time_low"], row["gpu_time_high"]]
-        if repetitions.of_file(loaded) and not math.isnan(spread[0]):
-            times = repetitions.repetitions(case, ("gpu_time", row["time_source"]), loaded)
+        if compare.of_file(loaded) and not math.isnan(spread[0]):
+            times = compare.repetitions(case, ("gpu_time", row["time_source"]), loaded)
             values["gpu_time"], *spread = np.quantile(times, [0.5, 0.05, 0.95]).tolist()
         known.append(Case(
             {name: str(row[name]) for name in ("kernel", *_PROBLEM)},

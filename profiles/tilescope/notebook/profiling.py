@@ -1,4 +1,4 @@
-"""``tilescope.profile``, ``profile_kernels`` and ``resume``: run kernels from Python. Imports neither torch nor triton."""
+"""``tilescope.profile``, ``profile_kernels`` and ``resume``: run kernels from Python. Imports torch when it is used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tilescope.jobs import supervisor
 from tilescope.jobs.job import OnEvent
 from tilescope.jobs.plan import AUTO, Request
-from tilescope.notebook import cell_source, live_call, live_progress, user_kernel
+from tilescope.notebook import cell_source, live_progress, user_kernel
 from tilescope.notebook.capturing import LIMIT, Capture
 from tilescope.notebook.job_waiting import run, wait_for
 from tilescope.notebook.opened_run import Profile
@@ -21,6 +21,8 @@ from tilescope.runs import store
 if TYPE_CHECKING:
     from tilescope_kernels.spec import KernelSpec
 
+#: Names of dtypes in tolerances.
+_SHORT = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 #: The folder, below the folder of runs, of modules written from cells.
 CELLS = "cells"
 
@@ -57,12 +59,12 @@ def profile(
     about["runs_dir"] = Path(runs_dir) if runs_dir else store.runs_dir()
     store.check_writable(about["runs_dir"])
     user_kernel.check_launcher(function)
-    copies = live_call.copied((arguments, named)) if reference is not None else ((), {})
+    copies = copied((arguments, named)) if reference is not None else ((), {})
     with Capture(target, float(about.get("interpreter_limit", LIMIT))) as capture:
         result = function(*arguments, **named)
     if reference is not None:
         expected = reference(*copies[0], **copies[1])
-        capture.checked = live_call.compared(result, (arguments, named), expected, copies)
+        capture.checked = compared(result, (arguments, named), expected, copies)
     name = getattr(function, "__name__", type(function).__name__)
     return capture.profile(**about | {"title": title or ("" if name == "<lambda>" else name)})
 
@@ -151,3 +153,43 @@ def _imported(spec: KernelSpec) -> str:
     if any(known is spec for known in getattr(sys.modules.get("tilescope_kernels"), "CATALOG", ())):
         return spec.name
     return f"{module.__file__}:{name}"
+
+
+def compared(result: Any, given: Any, expected: Any, given_reference: Any) -> str:
+    """The error of the function's results against the reference's, in one line; of its arguments where it returns no tensor."""
+    from tilescope.collectors import check  # noqa: PLC0415
+
+    ours, theirs = user_kernel.tensors(result), user_kernel.tensors(expected)
+    if not ours and not theirs:
+        ours, theirs = user_kernel.tensors(given), user_kernel.tensors(given_reference)
+    if len(ours) != len(theirs):
+        return f"check failed: the function gives {len(ours)} tensors, the reference {len(theirs)}"
+    worst, said = 0.0, ""
+    for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+        dtype = str(one.dtype).removeprefix("torch.")
+        allowed = user_kernel.TOLERANCE.get(_SHORT.get(dtype, ""), 0.0)
+        try:
+            error = check.relative_errors(one.detach(), other.detach().double(), f"result {number}")
+        except check.CheckFailed as failed:
+            return f"check failed: {failed}"
+        share = max(error.whole / allowed, error.row / (check.ROW_FACTOR * allowed)) if allowed else error.whole
+        if share >= worst:
+            worst = share
+            wrong = share > 1 if allowed else error.whole > 0
+            verdict = "wrong" if wrong else "right"
+            limit = f" (allowed {allowed:.0e})" if allowed else ""
+            said = f"check: {verdict}: result {number} in {dtype} is {error.whole:.2g} from the reference{limit}"
+    return said or "check failed: neither the function nor the reference gives a tensor"
+
+
+def copied(value: Any) -> Any:
+    """A copy with its own tensors, so that the reference does not see what the function writes."""
+    import torch  # noqa: PLC0415
+    from torch.utils._pytree import tree_map  # noqa: PLC0415
+
+    def copy(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+
+    return tree_map(copy, value)

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import pandas as pd
 
-from tilescope.models import faults, summary
-from tilescope.models.advice import code, compute, configs, lanes, latency, memory, occupancy, stalls
+from tilescope.models import faults, impossible, summary
+from tilescope.models.advice import compute, configs, lanes, latency, memory, occupancy, stalls
 from tilescope.models.advice.distance import distance
-from tilescope.models.advice.finding import DISTANCE, NVIDIA, OURS, WORTH, Bound, Evidence, Finding, rank
-from tilescope.models.advice.measurement import cannot_be
+from tilescope.models.advice.finding import DISTANCE, NVIDIA, OURS, WARNING, WORTH, Bound, Evidence, Finding, rank
 from tilescope.models.advice.passes import two_passes
 from tilescope.models.advice.subject import Subject, evidence, launches
 from tilescope.runs.store import LoadedRun
+from tilescope.table import kernel_faults
 from tilescope.table.case_table import CaseValues, gather, problem_of
 from tilescope.table.run import Device, Failure
 
@@ -88,7 +88,7 @@ def findings(
         rules = _OF_CALLS if subject.launch_bound else RULES
         made = [finding for rule in rules for finding in rule(subject)]
         of_case = [one for one in made if one.bound is None or one.bound.timed or one.bound.ratio >= WORTH]
-        found += [*code.warned(subject, doubts.told(case)), *of_case, *distance(subject, of_case)]
+        found += [*warned(subject, doubts.told(case)), *of_case, *distance(subject, of_case)]
     return sorted(found, key=rank)
 
 
@@ -105,3 +105,22 @@ def _of_fault(key: Mapping[str, str], fault: faults.Fault) -> Finding:
     of = (key["kernel"], key["pass"], key["workload"], key["impl"], key["config"])
     proof = tuple(evidence(name, known) for name, known in fault.proof)
     return Finding(fault.rule, fault.title, fault.remedy, *of, proof, explanation=fault.why)
+
+
+def warned(subject: Subject, warnings: Iterable[Failure]) -> Iterator[Finding]:
+    """A finding for each of the case's warnings. It has no bound: the result may be another than meant."""
+    for message in dict.fromkeys(warning.message for warning in warnings):
+        told = kernel_faults.read(message)
+        title = f"{told.function}, line {told.line}: {told.what}" if told else message
+        remedy = told.remedy if told else "decide whether that is meant"
+        yield subject.finding(WARNING, title, f"{remedy[:1].upper()}{remedy[1:]}.", [])
+
+
+def cannot_be(subject: Subject) -> Iterator[Finding]:
+    """A finding, without a bound, for each reason why the case's measurements are impossible."""
+    for reason in impossible.reasons(subject.case, subject.device, str(subject.row["pipe"])):
+        values: list[Evidence | None] = [
+            subject.roof_of(name, known) if name.startswith("roof_") else evidence(name, known)
+            for name, known in reason.proof
+        ]
+        yield subject.finding(reason.rule, f"Impossible: {reason.said}", reason.remedy, values)
