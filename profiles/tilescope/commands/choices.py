@@ -115,10 +115,7 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _ratio(text: str) -> float:
     """A ratio of at least 1. Raises ArgumentTypeError."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
+    value = _number(text)
     if not 1 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is no ratio of at least 1, such as 1.15")
     return value
@@ -126,13 +123,18 @@ def _ratio(text: str) -> float:
 
 def seconds(text: str) -> float:
     """A number of seconds above 0. Raises ArgumentTypeError."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
+    value = _number(text)
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
     return value
+
+
+def _number(text: str) -> float:
+    """The number; 0 for another text."""
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
 
 
 def _count(text: str) -> int:

@@ -15,7 +15,7 @@ import contextlib
 import functools
 import gc
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -81,16 +81,6 @@ def _pinned(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _flat(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _flat(item)
-    elif isinstance(value, Mapping):
-        yield from _flat(list(value.values()))
-
-
 def _type(device: Any) -> str:
     """The device's type: ``cuda`` for ``"cuda:0"``, ``torch.device("cuda")`` and ``0``; empty for None.
 
@@ -154,7 +144,7 @@ class MarkingMode(dispatch.OnLooker):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        given = list(_flat((args, kwargs)))
+        given = list(fresh_memory.tensors((args, kwargs)))
         asked = _type(kwargs.get("device"))
         pinned = kwargs.pop("pin_memory", None)
         if func is torch.ops.aten._pin_memory.default:
@@ -168,7 +158,7 @@ class MarkingMode(dispatch.OnLooker):
         # that want the host go through ``DeviceReplacements``.
         if on_gpu:
             old = [id(_storage(tensor)) for tensor in given]
-            for tensor in _flat(result):
+            for tensor in fresh_memory.tensors(result):
                 if id(_storage(tensor)) not in old:
                     _mark(tensor, True)
                     fresh_memory.made(func, _storage(tensor), reduced)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,7 +115,7 @@ def operated(func: Any, args: Any, kwargs: Any) -> Fresh | None:
     for position, argument in enumerate(schema.arguments):
         given = args[position] if position < len(args) else kwargs.get(argument.name)
         writes = argument.alias_info is not None and argument.alias_info.is_write
-        for tensor in _tensors(given) if writes or not views else ():
+        for tensor in tensors(given) if writes or not views else ():
             if fresh := of(tensor):
                 along = args[1] if name in _REDUCING and len(args) > 1 and not writes else ()
                 reduced = fresh.reduced(name, tensor, along)
@@ -124,9 +124,12 @@ def operated(func: Any, args: Any, kwargs: Any) -> Fresh | None:
     return reduced
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in an operator's arguments or results."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _tensors(item)
+            yield from tensors(item)
+    elif isinstance(value, Mapping):
+        yield from tensors(list(value.values()))

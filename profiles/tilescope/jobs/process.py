@@ -170,12 +170,12 @@ class StartedProcess:
 
     async def wait(self) -> int:
         """The exit status, negative for a signal, once it has ended."""
-        while (status := self._process.poll()) is None:
+        while (status := self.returncode) is None:
             await asyncio.sleep(_PAUSE)
         return status
 
 
-class KeptProcess:
+class KeptProcess(StartedProcess):
     """A process that another one started, by the file ``pid`` in its folder. Only that one learns its exit status: here it is 0."""
 
     def __init__(self, folder: Path) -> None:
@@ -189,12 +189,6 @@ class KeptProcess:
                 return None
         return 0
 
-    async def wait(self) -> int:
-        """0, once it has ended."""
-        while self.returncode is None:
-            await asyncio.sleep(_PAUSE)
-        return 0
-
 
 class Standby:
     """A wrapped worker that was started before its job is known: it imports torch and makes a CUDA context meanwhile.
@@ -205,13 +199,11 @@ class Standby:
 
     def __init__(self, wrap: Wrap, environment: Mapping[str, str], kept: Path | None = None) -> None:
         self.place = Place(made=kept)
-        self.process: StartedProcess | KeptProcess
         try:
             self.variables = self.place.variables(environment)
-            if kept:
-                self.process = KeptProcess(kept)
-            else:
-                self.process = self.place.start(wrap, self.variables, warm.STAND_BY, str(os.getpid()))
+            self.process = (
+                KeptProcess(kept) if kept else self.place.start(wrap, self.variables, warm.STAND_BY, str(os.getpid()))
+            )
         except BaseException:
             self.place.close()
             raise
@@ -249,7 +241,7 @@ class WorkerProcess:
         self._job, self._wrap, self._environment, self._standby = job, wrap, environment or {}, standby
         self._lines, self._log = EventLines(), BoundedLog()
         self._place: Place | None = None
-        self._process: StartedProcess | KeptProcess | warm.Forked | None = None
+        self._process: StartedProcess | warm.Forked | None = None
         #: Seconds without a new event after which it is killed.
         self.patience = 0.0
         self._left = False
