@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from tilescope.collectors.ncu import counters, ncu_csv
+from tilescope.collectors.ncu.counters import capture, environment, explain, finish, unavailable  # noqa: F401 - as in ``ncu``
 from tilescope.files import bounded_reading
 from tilescope.table import schema
 from tilescope.table.case import Case
@@ -34,12 +35,6 @@ _ISSUES = 4
 #: Units of the chip, and the columns of ``samples``.
 UNITS = ("SMs", *_SHARES)
 COLUMNS = ("launch", "function", "unit", "time", "share")
-
-unavailable = counters.unavailable
-environment = counters.environment
-explain = counters.explain
-capture = counters.capture
-finish = counters.finish
 
 
 def command(argv: Sequence[str], folder: Path) -> list[str]:

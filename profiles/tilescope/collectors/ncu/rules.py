@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from tilescope.collectors.ncu import counters, ncu_csv
+from tilescope.collectors.ncu.counters import capture, environment, explain, unavailable  # noqa: F401 - as in ``ncu``
 from tilescope.files import bounded_reading
 from tilescope.table import ncu_rules, schema
 from tilescope.table.case import Case
@@ -25,11 +26,6 @@ SECTIONS = (
     "MemoryWorkloadAnalysis_Chart", "MemoryWorkloadAnalysis_Tables", "SchedulerStats", "WarpStateStats",
     "InstructionStats", "LaunchStats", "Occupancy", "SourceCounters",
 )  # fmt: skip
-
-unavailable = counters.unavailable
-environment = counters.environment
-explain = counters.explain
-capture = counters.capture
 
 
 def command(argv: Sequence[str], folder: Path) -> list[str]:

@@ -16,6 +16,7 @@ import pandas as pd
 
 from tilescope.collectors import compiled_text, compiler
 from tilescope.collectors.ncu import counters, ncu_csv, rules, source_page
+from tilescope.collectors.ncu.counters import capture, environment, explain, unavailable  # noqa: F401 - as in ``ncu``
 from tilescope.files import bounded_reading
 from tilescope.table import schema
 from tilescope.table.case import Case
@@ -25,11 +26,6 @@ SUFFIX = ".csv.gz"
 #: ncu's report while the worker runs: the name in the command, and the name of the file.
 REPORT = "report"
 _REPORT_FILE = "report.ncu-rep"
-
-unavailable = counters.unavailable
-environment = counters.environment
-explain = counters.explain
-capture = counters.capture
 
 
 def command(argv: Sequence[str], folder: Path) -> list[str]:
