@@ -23,8 +23,8 @@ export function render({model}) {
     const only = name => taking(name, location.href, url.search).href === url.href
     // A theme is no place that one goes back from. Letters that are typed one after the other are one change.
     const typed = only("find")
-    if (acted && !only("theme") && !(typed && typing)) original.call(history, data, title, address)
-    else history.replaceState(data, title, address)
+    if (acted && !only("theme") && !(typed && typing)) original.call(history, data, title, url)
+    else history.replaceState(data, title, url)
     if (acted) typing = typed
     // What follows from the same act, as another kernel's run does, belongs to its entry.
     acted = false
