@@ -13,7 +13,7 @@ from tilescope.execution import cold
 #: Number of attempts to take samples whose call the CPU queued in time.
 _TRIES = 4
 #: Rounds of ``sustained_times``, and the seconds for which a call is repeated in each.
-_ROUNDS, _EACH = 4, 0.2
+_ROUNDS, _EACH = 6, 0.2
 #: Calls that the CPU queues ahead of the GPU.
 _AHEAD = 8
 
