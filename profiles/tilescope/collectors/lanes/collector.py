@@ -114,7 +114,6 @@ def recorded(run: Callable[[], Any], name: str, gpu: Machine, aim: float = AIM) 
                 continue
             made.launches.clear()
             made.keeping, made.left_out = True, 0
-            gpu.flush()
             run()
             clock = gpu.clock()
             return sampling.trace(made.launches, plain, slow, sorted(kinds), left_out=made.left_out, clock=clock)
