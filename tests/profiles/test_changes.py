@@ -4,8 +4,10 @@ import dataclasses
 import gzip
 import json
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
+from tilescope.execution import describe
 from tilescope.files import user_cache
 from tilescope.hardware.device import Device
 from tilescope.runs import changes, function_digests, store
@@ -202,3 +204,11 @@ def test_source_file_is_found_where_it_moved(family):
     (family / "more" / "softmax.py").write_text(KERNEL)
     assert store.source_file("family/softmax.py") is None  # which of the two cannot be known
     assert store.source_file("/elsewhere/softmax.py") is None
+
+
+def test_every_kernel_of_the_library_is_kept_with_its_functions():
+    entries = describe.catalog()
+    assert {entry["file"].rpartition("/")[2] for entry in entries if entry["name"] in ("softmax", "swiglu")} == {
+        "softmax.py", "gated.py",
+    }  # fmt: skip
+    assert [entry["name"] for entry in entries if not changes.today(Path(entry["path"]))] == []

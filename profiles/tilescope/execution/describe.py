@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import tilescope_kernels
+from tilescope_kernels.catalog import ENTRIES
 from tilescope_kernels.spec import Cost, KernelSpec, Workload, WorkloadError
 
 from tilescope.execution import execute
@@ -51,9 +52,8 @@ def catalog(kernels: Iterable[str] = (), workloads: Iterable[str] = ()) -> list[
 
 def entry(kernel: str, spec: KernelSpec, selected: Sequence[Workload] = ()) -> dict[str, Any]:
     """The dictionary of one spec. ``kernel`` is its reference for workers, ``selected`` are a user's workloads."""
-    # ``tilescope.spec`` draws inputs with an object, which has no source file: the spec's own file is meant then.
-    drawn = inspect.getsourcefile(spec.inputs) if inspect.isroutine(spec.inputs) else None
-    path = Path(drawn or kernel.rpartition(":")[0]).expanduser().absolute()
+    own_file = kernel.rpartition(":")[0]
+    path = Path(own_file).expanduser().absolute() if own_file else _declaring(spec)
     own = {w.id: w for w in spec.workloads}
     workloads = {**own, **{w.id: w for w in selected if w.id not in own}}
     return {
@@ -99,6 +99,15 @@ def known_cost(cost: Cost) -> dict[str, Any]:
 
 def _family(spec: KernelSpec) -> str:
     return next((family for family, specs in tilescope_kernels.FAMILIES.items() if spec in specs), "")
+
+
+def _declaring(spec: KernelSpec) -> Path:
+    """The file of the library that declares the kernel, whose module has been imported."""
+    for declared in ENTRIES:
+        module = sys.modules.get(f"tilescope_kernels.{declared.module}")
+        if module and any(getattr(module, variable) is spec for variable in declared.specs.split()):
+            return Path(str(module.__file__)).absolute()
+    raise ValueError(f"no file of the library declares {spec.name}")
 
 
 def _portable(path: Path, kernel: str) -> str:
