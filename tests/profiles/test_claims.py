@@ -139,7 +139,7 @@ def test_page_has_the_claims_of_the_recordings():
 
 def test_claims_writes_between_the_marks(recordings, runs, tmp_path, capsys):
     for loaded in recordings:
-        if loaded.run.title in ("softmax", "RMSNorm"):
+        if loaded.run.title in ("softmax", "rms_norm"):
             shutil.copytree(loaded.folder, tmp_path / "recorded" / loaded.folder.name)
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")

@@ -12,7 +12,7 @@ from tilescope.runs import store
 from tests.recorded import recorded
 
 #: A kernel by every collector, and a sweep.
-NORMS, SWEEP = recorded("LayerNorm"), recorded("norms: autotune sweeps")
+NORMS, SWEEP = recorded("layer_norm"), recorded("norms: autotune sweeps")
 
 
 def printed(capsys, *arguments):

@@ -20,7 +20,7 @@ needs_sdk = pytest.mark.skipif(
     importlib.util.find_spec("mcp") is None, reason="the optional extra mcp is not installed"
 )
 #: A kernel by every collector.
-NORMS = recorded("LayerNorm")
+NORMS = recorded("layer_norm")
 
 
 def call(tool, **arguments):
