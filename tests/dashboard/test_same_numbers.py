@@ -22,7 +22,7 @@ from tilescope_dashboard.topics import overview
 from .recordings import recorded
 
 #: A recording with most collectors, sweeps, and two kernels counted by CUPTI.
-REPRESENTATIVE = ("RMSNorm with its peers", "convolution: autotune sweeps", "addition")
+REPRESENTATIVE = ("rms_norm", "convolution: autotune sweeps", "vector_add")
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +85,7 @@ def test_the_config_that_ran_is_told_wherever_the_case_is(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["advice", "traffic"])
 def test_view_in_plain_python_is_text(name: str) -> None:
-    loaded = store.open_run(next(run.path for run in recorded() if run.title.startswith("addition")))
+    loaded = store.open_run(next(run.path for run in recorded() if run.title.startswith("vector_add")))
     kernel = next(iter(loaded.run.kernels))
     first, *others = str(getattr(Profile.of(loaded), name)(kernel)).splitlines()
     assert first == headline(loaded, kernel) and first.startswith(kernel)

@@ -56,7 +56,7 @@ def test_two_launches_of_two_configs_are_no_other_config():
 
 
 def test_recording_of_a_guess_says_what_it_leaves_out():
-    loaded = store.open_run(store.find(recorded("matmul")))
+    loaded = store.open_run(store.find(recorded("16-bit products, by Nsight Compute")))
     table = loaded.table[(loaded.table["kernel"] == "matmul") & (loaded.table["impl"] == "triton")]
     compiled = set(table.loc[table["source"] == "compiler", "workload"])
     assert "2048x2048x2048-fp32" not in compiled and "2048x2048x2048-bf16" in compiled

@@ -37,7 +37,9 @@ def written(tmp_path):
         writer = RunWriter(tmp_path, made_up.run(kernels=facts))
         writer.append(schema.frame(rows))
         writer.artefact_path("ncu", SOFTMAX, ".csv").write_text("long")
-        for note in ("a note", "softmax/triton 8x8-fp32: a remark", "check skipped 3 of triton: too long"):
+        left_out = f"another config ran: {SOFTMAX.id}, {MATMUL.id}"
+        of_softmax = ("softmax/triton 8x8-fp32: a remark", f"interpreter counted another kernel: {SOFTMAX.id}")
+        for note in ("a note", left_out, *of_softmax, "check skipped 3 of triton: too long"):
             writer.note(note)
         for case in (SOFTMAX, MATMUL):
             writer.fail(Failure(case.id, "ncu", "no", "Traceback in /home/someone"))
@@ -64,7 +66,8 @@ def test_some_kernels(written, tmp_path):
     assert list(loaded.run.kernels) == list(loaded.table["kernel"]) == ["matmul"]
     assert [failure.case for failure in loaded.run.failures] == [MATMUL.id]
     assert loaded.run.skipped == (Skipped("check", "too long", (MATMUL,)),)
-    assert loaded.run.notes == ("a note", "check skipped 1 of triton: too long")
+    left_out = f"another config ran: {SOFTMAX.id}, {MATMUL.id}"
+    assert loaded.run.notes == ("a note", left_out, "check skipped 1 of triton: too long")
 
 
 def test_publishing_again_replaces(written, tmp_path):

@@ -108,8 +108,14 @@ def _notes(run: Run, kept: Collection[str], skipped: Iterable[Skipped]) -> tuple
     others = run.kernels.keys() - set(kept)
     if not others:
         return run.notes
-    own = [note for note in run.notes if note.partition("/")[0] not in others and not _LEFT_OUT.match(note)]
+    own = [note for note in run.notes if not _LEFT_OUT.match(note) and not others.issuperset(_kernels_of(note) or {""})]
     return (*own, *(one.note for one in skipped if one.cases))
+
+
+def _kernels_of(note: str) -> set[str]:
+    """The kernels whose cases a note begins or ends with; none for a note on the whole run."""
+    cases = [note.partition(" ")[0], *note.rpartition(": ")[2].split(", ")]
+    return {case.partition("/")[0] for case in cases if case.count("/") >= 1 and " " not in case}
 
 
 def _skipped(skipped: Iterable[Skipped], kernels: Container[str], sizes: Container[str] | None) -> Iterator[Skipped]:
