@@ -56,10 +56,8 @@ def test_two_launches_of_two_configs_are_no_other_config():
 
 
 def test_recording_of_a_guess_says_what_it_leaves_out():
-    loaded = store.open_run(store.find(recorded("16-bit products, by Nsight Compute")))
-    table = loaded.table[(loaded.table["kernel"] == "matmul") & (loaded.table["impl"] == "triton")]
+    loaded = store.open_run(store.find(recorded("tma_copy")))
+    table = loaded.table[loaded.table["impl"] == "tma"]
     compiled = set(table.loc[table["source"] == "compiler", "workload"])
-    assert "2048x2048x2048-fp32" not in compiled and "2048x2048x2048-bf16" in compiled
-    assert any(
-        "because another config ran: matmul/triton/forward/2048x2048x2048-fp32" in note for note in loaded.run.notes
-    )
+    assert "1823x784-fp32" not in compiled and "4096x1024-bf16" in compiled
+    assert any("because another config ran: tma_copy/tma/forward/1823x784-fp32" in note for note in loaded.run.notes)
