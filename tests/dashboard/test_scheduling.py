@@ -1,6 +1,7 @@
 """What takes long keeps no session waiting."""
 
 import queue
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ class Page:
     """A document that a browser shows, as far as it is asked for here; its ticks are taken by hand."""
 
     def __init__(self) -> None:
-        self.session_context = SimpleNamespace(request=SimpleNamespace(arguments={}))
+        self.session_context = SimpleNamespace(request=SimpleNamespace(arguments={}), destroyed=False)
         self.ticks: queue.Queue[Callable[[], Any]] = queue.Queue()
         self.add_next_tick_callback = self.ticks.put
 
@@ -63,6 +64,16 @@ def test_claims_are_read_beside_the_session_and_once_for_all(page: Page) -> None
     again = claims_of_few()
     again.refresh()
     assert again.table.filled.equals(shown.table.filled)
+    assert page.ticks.empty()
+
+
+@pytest.mark.usefixtures("nothing_kept")
+def test_a_page_that_was_closed_meanwhile_is_left_alone(page: Page) -> None:
+    page.session_context.destroyed = True
+    claims_of_few().refresh()
+    for thread in threading.enumerate():
+        if thread.name == "tilescope-beside":
+            thread.join(120)
     assert page.ticks.empty()
 
 

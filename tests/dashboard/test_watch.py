@@ -221,7 +221,7 @@ def test_view_without_script_starts_one(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv(access.OWN_FILES, str(tmp_path))
     view = shown()
     assert "tilescope watch my.py" in said(view)
-    assert re.search(r"v2 takes [\d.]+ µs, [\d.]+× faster than v1. From studies, recorded", said(view))
+    assert re.search(r"v2 takes [\d.]+ µs, [\d.]+× faster than v1. From strided_copy, recorded", said(view))
     assert "unit_copy_kernel" in said(view) and "<b>reached</b>" in said(view)
     assert field(view, "script").options == ["mine.py"]
     (listed,) = view.body.select(pmui.MenuList)

@@ -38,7 +38,7 @@ _TURN = threading.Lock()
 
 
 def beside(work: Callable[[], Any], then: Callable[[], Any]) -> None:
-    """Call ``work`` in a thread, and ``then`` at the session's tick after it; without a session both at once."""
+    """Call ``work`` in a thread, and ``then`` at the session's tick after it, if it is still open; without a session both at once."""
     if not in_session():
         work()
         then()
@@ -50,7 +50,9 @@ def beside(work: Callable[[], Any], then: Callable[[], Any]) -> None:
             with _TURN:
                 work()
         finally:
-            doc.add_next_tick_callback(then)
+            session = doc.session_context
+            if session is not None and not session.destroyed:
+                doc.add_next_tick_callback(then)
 
     threading.Thread(target=take_turn, name="tilescope-beside", daemon=True).start()
 
