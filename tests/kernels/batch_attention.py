@@ -8,7 +8,7 @@ from unittest import mock
 import torch
 import torch.nn.functional as F
 from tilescope_kernels import scaled_dot_product_attention as sdpa
-from tilescope_kernels.attention import attention, flash_split
+from tilescope_kernels.attention import attention_configs, flash_split
 from tilescope_kernels.attention.decode import decode
 from tilescope_kernels.attention.masks import scale_of_scores
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -91,7 +91,7 @@ def check_masks_of_large_numbers():
         for parts in (None, (1, 1, 1), (1, 3, 3)):
             ours = leaves((1, 2, 70, 16), (1, 2, 50, 16), (1, 2, 50, 16), dtype=dtype)
             twins = [tensor.detach().float().requires_grad_() for tensor in ours]
-            several = mock.patch.object(attention, "few", lambda *_, parts=parts: parts is not None)
+            several = mock.patch.object(attention_configs, "few", lambda *_, parts=parts: parts is not None)
             # PyTorch's fused backend on a CPU rounds the number of a row's keys away.
             wanted = _math(*twins, mask.float())
             with several, mock.patch.object(flash_split, "_parts", lambda *_, parts=parts: parts), poisoned():

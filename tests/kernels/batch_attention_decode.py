@@ -8,13 +8,12 @@ from interpreted import INF, NAN, close, draw, few_multiprocessors, main, poison
 import torch
 import torch.nn.functional as F
 from tilescope_kernels import scaled_dot_product_attention as sdpa
-from tilescope_kernels.attention import attention as MODULE
 from tilescope_kernels.attention import decode as decoding
 
 
 def served(q, k, v, tolerance=1e-5, **options):
     """The result against PyTorch's in fp64, where it comes from the kernels for few queries."""
-    with mock.patch.object(MODULE, "decode", wraps=decoding.decode) as decode:
+    with mock.patch.object(decoding, "decode", wraps=decoding.decode) as decode:
         actual = sdpa(q, k, v, **options)
     assert decode.call_count == 1
     close(actual, F.scaled_dot_product_attention(q.double(), k.double(), v.double(), **options), tolerance)
@@ -82,7 +81,7 @@ def check_special_values():
 def check_what_goes_another_way():
     """Causal masks, wanted gradients, given configs, many queries, few keys: the same results as ever."""
     q, k, v = tensors(1, 2, 1, 4, 600, 16)
-    with mock.patch.object(MODULE, "decode", side_effect=AssertionError):
+    with mock.patch.object(decoding, "decode", side_effect=AssertionError):
         causal = F.scaled_dot_product_attention(q.double(), k.double(), v.double(), is_causal=True)
         close(sdpa(q, k, v, is_causal=True), causal, 1e-5)
         few = k[:, :, :511], v[:, :, :511]
