@@ -130,7 +130,7 @@ def test_a_size_of_another_run_is_offered_and_opens_it(bar: KernelBar, monkeypat
         pass
     assert list(field(bar, "size").options)[: len(before)] == before
     field(bar, "size").value = long
-    assert bar.state.run == recorded("causal attention")
+    assert bar.state.run == recorded("causal_attention")
     assert bar.state.chosen == KernelCase("triton", "forward", long)
     assert not bar.state.ignored
     assert field(bar, "size").value == long

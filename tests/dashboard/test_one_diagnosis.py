@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tilescope.runs import recordings, store
+from tilescope.runs import store
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.topics import summary, traffic
+
+from ..recorded import recorded
 
 
 def test_bars_fall_back_to_the_most_direct_source() -> None:
@@ -44,12 +46,11 @@ def test_traffic_of_a_cold_chain_says_at_most() -> None:
         assert "at most" not in traffic.sentence(known, none, 2e6, l2_bytes).title
 
 
-@pytest.mark.parametrize(("kernel", "said"), [
-    ("layer_norm", "ncu, at most: caches are cold before each launch"), ("softmax", "ncu"),
+@pytest.mark.parametrize(("title", "said"), [
+    ("LayerNorm, by Nsight Compute", "ncu, at most: caches are cold before each launch"), ("softmax, by Nsight Compute", "ncu"),
 ])  # fmt: skip
-def test_the_number_of_a_cold_chain_says_what_it_is(kernel: str, said: str) -> None:
-    run = recordings.of_kernel(kernel)[0]
-    rows = run_cache.summaries(run_cache.open_cached(run.path))
+def test_the_number_of_a_cold_chain_says_what_it_is(title: str, said: str) -> None:
+    rows = run_cache.summaries(run_cache.open_cached(store.find(recorded(title))))
     (row,) = rows[
         rows["pass"].eq("backward") & rows["impl"].eq("triton") & rows["workload"].eq("128x1024-bf16")
     ].to_dict("records")
