@@ -44,7 +44,7 @@ def test_a_prediction_is_never_called_measured() -> None:
     found = advice.findings(table, device.for_target("sm_90"), loaded.run.kernels)
     assert "register-pressure" in rules(of(found, "layer_norm", "triton", "backward", "16384x4096-bf16"))
     assert not any(finding.measured for finding in found)
-    assert not rules(found) & {"late-cpu", "launch-bound", "at-the-roof", "longest-stall", "bank-conflicts"}
+    assert not rules(found) & {"late-cpu", "launch-bound", "at-the-roof", "longest-stall"}
 
 
 def test_findings_are_ranked_and_become_json(norms: list[Finding]) -> None:
