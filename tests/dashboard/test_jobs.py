@@ -179,7 +179,7 @@ async def test_old_running_job_is_remembered_and_cancelled() -> None:
     release.set()
     await settle(manager)
     assert manager.active == []
-    # Of those that have ended the newest are kept.
+    # The newest jobs that have ended are kept.
     assert manager.jobs == others[-20:]
 
 

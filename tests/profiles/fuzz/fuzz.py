@@ -29,7 +29,7 @@ def work(seed: int, first: int, last: int) -> None:
 
 
 def many(seed: int, count: int) -> list[str]:
-    """What was wrong with so many mutants of each kind, a line each."""
+    """A line for each fault among so many mutants of each kind."""
     wrong: list[str] = []
     place = 0
     while place < count:
