@@ -338,6 +338,6 @@ def test_capture_counts_one_call_after_warming_up(monkeypatch, cuda, tmp_path):
 
     counters.capture(CASE, Spec, tmp_path / "out", {"warmup": 10})
     opened = happened.index(f"open tilescope:{CASE.slug}")
-    assert happened[:opened] == ["call"] * counters.WARMUP + ["synchronize"]
+    assert happened[:opened] == ["call"] * counters.warmup({}) + ["synchronize"]
     assert happened[opened + 1 :] == ["call", "synchronize", "close 7"]
     assert [path.name for path in tmp_path.iterdir()] == [CASE.slug + launch_configs.SUFFIX]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tilescope import collectors
+from tilescope.collectors.ncu import counters
 from tilescope.table.sources import COUNTERS, KNOWN
 
 _CLOCKS = "left as they are"
@@ -19,13 +20,14 @@ def conditions(names: Iterable[str], settings: Mapping[str, Any]) -> dict[str, d
     for name in names:
         if name not in KNOWN or not KNOWN[name].caches:
             continue
-        module = collectors.load(name)
-        numbers = {
-            key: int(settings.get(key, getattr(module, key.upper())))
-            for key in ("warmup", "repetitions", "rotate")
-            if hasattr(module, key.upper())
-        }
         if name in COUNTERS:
-            numbers["warmup"] = max(1, min(numbers["warmup"], module.WARMUP))
+            numbers = {"warmup": counters.warmup(settings)}
+        else:
+            module = collectors.load(name)
+            numbers = {
+                key: int(settings.get(key, getattr(module, key.upper())))
+                for key in ("warmup", "repetitions", "rotate")
+                if hasattr(module, key.upper())
+            }
         found[name] = {"cache_control": KNOWN[name].caches, "clock_control": _CLOCKS, **numbers}
     return found

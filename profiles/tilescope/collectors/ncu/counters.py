@@ -33,7 +33,7 @@ LARGEST_LOG = bounded_reading.LARGEST
 #: start/end range.
 RANGE = "tilescope:"
 
-WARMUP = 3
+_WARMUP = 3
 
 _DRIVER = "this ncu does not fit the driver: install the Nsight Compute of the driver's CUDA version, or a newer driver"
 #: Messages for two obstacles that CUPTI meets too.
@@ -176,6 +176,11 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         torch.cuda.nvtx.range_end(counted)
 
 
+def warmup(settings: Mapping[str, Any]) -> int:
+    """Warm-up calls before a call that is counted, at most three: each call under ncu takes long."""
+    return max(1, min(int(settings.get("warmup", _WARMUP)), _WARMUP))
+
+
 def warmed_up(case: Case, spec: Any, settings: Mapping[str, Any]) -> Callable[[], Any]:
     """The case's call after all warm-up calls but the last. Raises NotApplicable for an empty workload."""
     from tilescope.execution import execute  # noqa: PLC0415 - only the worker may import torch
@@ -183,7 +188,7 @@ def warmed_up(case: Case, spec: Any, settings: Mapping[str, Any]) -> Callable[[]
     if spec.workload(case.workload).elements == 0:
         raise NotApplicable("an empty workload launches nothing to count")
     run = execute.prepare(spec, case, "cuda")
-    for _ in range(min(int(settings.get("warmup", WARMUP)), WARMUP) - 1):
+    for _ in range(warmup(settings) - 1):
         run()
     return run
 
