@@ -48,7 +48,7 @@ def tilescope(tmp_path):
 
     def run(*command, status=0):
         done = subprocess.run(
-            [sys.executable, "-m", "tilescope", *command, "--runs", tmp_path / "runs"],
+            [sys.executable, "-m", "tilescope", command[0], "--runs", tmp_path / "runs", *command[1:]],
             cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False,
         )  # fmt: skip
         assert done.returncode == status, done.stdout + done.stderr
@@ -79,7 +79,7 @@ def test_profile_of_a_script(tilescope):
 
 @pytest.mark.parametrize("collector", ["ncu", "lanes", "energy", "ncu_activity"])
 def test_profile_of_a_script_by_one_collector(tilescope, collector):
-    said, loaded = tilescope("profile", "mine.py", "--collect", collector)
+    said, loaded = tilescope("profile", "--collect", collector, "mine.py")
     assert "add_one" in said and not [note for note in loaded.run.notes if "failed" in note]
 
 
@@ -89,14 +89,14 @@ def test_tune(tilescope):
 
 
 def test_model(tilescope):
-    said, _ = tilescope("model", "step.py", "--try", "1")
+    said, _ = tilescope("model", "--try", "1", "step.py")
     assert "step" in said
 
 
 def test_watch_says_what_an_edit_changed(tmp_path):
     script = tmp_path / "mine.py"
     script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "tilescope", "watch", "--text", "mine.py", "--runs", tmp_path / "runs"]
+    command = [sys.executable, "-m", "tilescope", "watch", "--text", "--runs", tmp_path / "runs", "mine.py"]
     process = subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )

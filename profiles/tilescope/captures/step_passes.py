@@ -9,6 +9,7 @@ import contextlib
 import inspect
 import itertools
 import math
+import os
 import statistics
 import tempfile
 import time
@@ -175,6 +176,8 @@ class Passes:
         self._annotate(False)
         self.measured.seconds["trace in all"] = time.perf_counter() - begun
         begun = time.perf_counter()
+        # Else PyTorch's profiler stays attached and slows each later launch (pytorch/pytorch#144455).
+        os.environ.setdefault("TEARDOWN_CUPTI", "1")
         self.measured.stacks = yield from self._traced(1, with_stack=True)
         self.measured.seconds["stacks in all"] = time.perf_counter() - begun
 
