@@ -84,7 +84,7 @@ def test_page_opens_on_numbers_and_views(visit: Any) -> None:
         name = {"HBM traffic": "traffic", "Tune": "autotune"}.get(title, title.lower())
         page.wait_for_url(f"**view={name}**")
         page.locator(".bk-Figure canvas:visible").first.wait_for()
-        page.locator('[class*="place-"]:not(.away) .tabulator-row:visible').first.wait_for()
+        page.locator('[class*="place-"]:visible .tabulator-row:visible').first.wait_for()
 
 
 def test_phone_roofline_and_wide_table(visit: Any, built: Any) -> None:
@@ -143,13 +143,13 @@ def shadow(page: Any, title: str) -> Any:
 
 def test_browser_saves_tables_and_figures(visit: Any, tmp_path: Path) -> None:
     page = visit(f"run={RUN}&kernel=softmax&view=roofline&theme=dark")
-    page.locator('[class*="place-"]:not(.away) .tabulator-row:visible').first.wait_for()
+    page.locator('[class*="place-"]:visible .tabulator-row:visible').first.wait_for()
     name = f"softmax-{RUN}-Synthetic-GPU"
     for choice in ("hbm", "l2"):  # the second file holds other rows
         if choice == "l2":
             page.get_by_role("button", name="L2", exact=True).click()
             page.locator(
-                '[class*="place-"]:not(.away) .tabulator-cell:visible', has_text=re.compile("^L2$")
+                '[class*="place-"]:visible .tabulator-cell:visible', has_text=re.compile("^L2$")
             ).first.wait_for()
         with page.expect_download() as download:
             page.get_by_role("button", name="CSV").click()
@@ -184,7 +184,7 @@ def choose(page: Any, label: str, option: str) -> None:
 def test_bar_choice_is_in_the_address_and_back_undoes_it(visit: Any, built: Any) -> None:
     page = visit("kernel=softmax&theme=light")
     built(page, "Summary")
-    head = page.locator('[class*="place-"]:not(.away) h2').first
+    head = page.locator('[class*="place-"]:visible h2').first
     before = head.inner_text()
     for name in LISTS:
         assert page.get_by_role("combobox", name=name, exact=True).count() >= 1, name

@@ -130,7 +130,7 @@ def hover_cells(page: Any) -> int:
     """Rest on the first row's cells that hold a hostile name; how many told it."""
     told = 0
     for cell in page.locator(
-        '[class*="place-"]:not(.away) .tabulator-cell:visible', has_text=re.compile("onerror|script|cutlass")
+        '[class*="place-"]:visible .tabulator-cell:visible', has_text=re.compile("onerror|script|cutlass")
     ).all()[:4]:
         cell.hover()
         page.wait_for_timeout(700)

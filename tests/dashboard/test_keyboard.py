@@ -53,7 +53,7 @@ HOLD = """() => {
 ROLES = {
     "button", "checkbox", "combobox", "link", "listbox", "radio", "slider", "spinbutton", "switch", "tab", "textbox",
 }  # fmt: skip
-VIEW = '[class*="place-"]:not(.away)'
+VIEW = '[class*="place-"]:visible'
 CHOSEN = f"{VIEW} .tabulator-selected:visible"
 
 

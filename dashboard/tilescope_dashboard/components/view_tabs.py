@@ -47,7 +47,7 @@ class ViewTabs(layout.Part):
         self._last = [next(iter(views)) for views in self._groups]
         look: dict[str, Any] = {"variant": "scrollable", "scroll_buttons": "false", "sizing_mode": "stretch_width"}
         self._top = pmui.TabMenu(items=list(groups), active=0, sx=_GROUPS | _APART if apart else _GROUPS, **look)
-        self._below = pmui.TabMenu(items=[], sx=_VIEWS, visible=False, **look)
+        self._below = pmui.TabMenu(items=[], sx=_VIEWS, **look)
         self._showing = False
         self._top.param.watch(lambda event: self._open(self._last, event.new), "active")
         self._below.param.watch(lambda event: self._open([*self._groups[self._here]], event.new), "active")
@@ -68,7 +68,9 @@ class ViewTabs(layout.Part):
         here = self._here
         views = self._groups[here]
         self._last[here], self._showing = self.view, True
-        self._below.param.update(items=list(views.values()), active=0, visible=len(views) > 1)  # bounds of ``active``
+        # ``active`` is bound by the items. Bokeh lays the page out anew when a part's ``visible`` changes, not when its styles do.
+        hidden = {"display": None if len(views) > 1 else "none"}
+        self._below.param.update(items=list(views.values()), active=0, styles=hidden)
         self._below.active = [*views].index(self.view)
         self._top.active = here
         self._showing = False

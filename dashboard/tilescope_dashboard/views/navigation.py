@@ -18,11 +18,11 @@ from tilescope_dashboard.session.state import GPU, IN_ADDRESS, PANELS, State
 from tilescope_dashboard.views.base import View
 
 #: A view that is not open is hidden from eyes and ears. One that is put into the page before it is looked at is first laid out at its
-#: full width, so that its figures need not be drawn again.
-_AWAY = """:host(.away) { position: absolute; inset-inline: 0; top: 0; height: 0; overflow: hidden; visibility: hidden; }
-:host(.away.seen) { content-visibility: hidden; }
-:host(.away.put) { animation: rest 1ms 2s both; }
-@keyframes rest { to { content-visibility: hidden; } }"""
+#: full width, so that its figures need not be drawn again. Bokeh lays a place out anew when its classes change, not when its styles do.
+_AWAY = {"position": "absolute", "inset": "0 0 auto", "height": "0", "overflow": "hidden", "visibility": "hidden"}
+_SEEN, _PUT = {"content-visibility": "hidden"}, {"animation": "rest 1ms 2s both"}
+_SHOWN = dict.fromkeys([*_AWAY, *_SEEN, *_PUT])
+_RESTS = "@keyframes rest { to { content-visibility: hidden; } }"
 
 
 #: On a phone what stands beside the tabs comes below them.
@@ -58,7 +58,7 @@ class Navigation(layout.Part):
         self.page = PageScript(self._pressed, align="start", margin=(4, 8), panel=state.panel, theme=state.theme)
         # The places are there from the start: whenever a row of models is added to, the theme is put on all of them again, and
         # every table among them lays out the page anew.
-        self.places = {name: layout.column(stylesheets=[_AWAY]) for name in self._views}
+        self.places = {name: layout.column(css_classes=[f"place-{name}"]) for name in self._views}
         self.tabs.param.watch(lambda _: next_tick(self._go), "view")
         state.param.watch(self._switch, "view")
         state.param.watch(lambda _: next_tick(self._tell_page), ["panel", "theme"])
@@ -74,7 +74,7 @@ class Navigation(layout.Part):
         top = pn.Row(
             self.tabs, *beside, self.page, sizing_mode="stretch_width", margin=0, styles=line, stylesheets=[_WRAPS]
         )
-        places = layout.column(*self.places.values(), styles={"position": "relative"})
+        places = layout.column(*self.places.values(), styles={"position": "relative"}, stylesheets=[_RESTS])
         self.layout = layout.column(top, *below, places, History(self._went))
 
     def _switch(self, *_: Any) -> None:
@@ -120,8 +120,8 @@ class Navigation(layout.Part):
     def _mark(self) -> None:
         """Have the browser show the open view alone."""
         for name, place in self.places.items():
-            marks = {"away": name != self.state.view, "seen": name in self._seen, "put": bool(place.objects)}
-            place.css_classes = [f"place-{name}", *(mark for mark, has in marks.items() if has)]
+            away = _AWAY | (_SEEN if name in self._seen else _PUT if place.objects else {})
+            place.styles = _SHOWN if name == self.state.view else away
 
     def _likely(self) -> Iterator[str]:
         """Views that may be opened next: the others of this group, and the first of each other group; but no live one, which costs time
@@ -152,15 +152,11 @@ class Navigation(layout.Part):
             return True
         if any(job.active for job in shared().jobs):
             return False
-        for name in self._likely():
-            if self.made[name].waits:
-                self.made[name].complete()
-            elif not self.places[name].objects:
-                self._put(name)
-            else:
-                continue
-            return True
-        return False
+        name = next((name for name in self._likely() if not self.places[name].objects), "")
+        if name:
+            self.made[name].complete()
+            self._put(name)
+        return bool(name)
 
     def _went(self, named: set[str]) -> None:
         self.state.param.update(**{name: value for name, value in self._begun.items() if name not in named})
