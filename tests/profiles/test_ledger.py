@@ -148,6 +148,44 @@ def test_chain_on_other_sizes_passes_nothing_on():
     assert kinds(of) == []
 
 
+def test_launch_on_other_sizes_joins_no_chain_around_it():
+    weight = dataclasses.replace(ADD, name="aten::copy_", shapes=((1000, 1000),) * 2, bytes_needed=6e6)
+    of = Step((launch(0, 12), launch(12, 2, operator=1), launch(14, 12)), (ADD, weight), 26 * US)
+    (found,) = next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)
+    # 2 × 48 MB less a link of 32 MB; the copy of the weight stays a launch.
+    assert found.text.startswith("Fuse add into one kernel") and found.fewer == 1
+    assert found.saving == pytest.approx(24 * US - 64e6 / 4.8e12 / 0.85)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "trains", "links"),
+    [
+        ("aten::add", "aten::mul", True, 2),
+        ("aten::add_", "aten::mul", True, 1),
+        ("aten::add", "aten::native_layer_norm", True, 1),
+        ("aten::add", "aten::native_layer_norm", False, 2),
+    ],
+)
+def test_tensor_that_is_needed_again_is_written(first, second, trains, links):
+    operators = [dataclasses.replace(ADD, name=name, outer=name) for name in (first, second)]
+    later = dataclasses.replace(MM, direction="backward" if trains else "forward")
+    launches = [launch(0, 20), launch(20, 20, operator=1), launch(40, 1, operator=2)]
+    of = Step(tuple(launches), (*operators, later), 41 * US)
+    found = next(one for one in next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE) if one.kind == "fuse")
+    assert found.saving == pytest.approx(40 * US - (96e6 - links * 16e6) / 4.8e12 / 0.85)
+
+
+def test_compile_makes_a_slow_copy_quicker_and_no_reduction():
+    plain, saving = compiled(0), {}
+    for name in ("copy_", "sum"):
+        other = dataclasses.replace(ADD, name=f"aten::{name}", shapes=((5_000_000,),) * 2)
+        launches = (*plain.launches, launch(65, 30, operator=2))
+        of = dataclasses.replace(plain, launches=launches, operators=(ADD, MM, other), window=95 * US)
+        found = next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)
+        saving[name] = next(one.saving for one in found if one.kind == "compile")
+    assert saving["copy_"] - saving["sum"] == pytest.approx(30 * US - 48e6 / 4.8e12 / 0.85)
+
+
 def test_fused_operators_are_named_by_their_own_names():
     inner = [dataclasses.replace(ADD, name=f"aten::{name}", outer="aten::layer") for name in ("mul", "add")]
     of = Step((launch(0, 12), launch(12, 12, operator=1)), tuple(inner), 24 * US)

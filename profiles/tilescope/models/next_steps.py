@@ -20,7 +20,7 @@ from tilescope.models.ledger import Entry, Ledger
 from tilescope.models.step_tables import pattern
 from tilescope.table import units
 from tilescope.table.run import Device
-from tilescope.table.step import BACKWARD, KERNEL, OPTIMIZER, Operator, Step
+from tilescope.table.step import BACKWARD, FORWARD, KERNEL, OPTIMIZER, Operator, Step
 
 #: Most suggestions, the share of the step from which a saving is worth a line, and most chains that are named.
 MOST, WORTH, _FUSIONS = 5, 0.02, 2
@@ -29,7 +29,7 @@ _GOOD, _GOOD_PRODUCT, _FAIR = 0.85, 0.75, 0.5
 #: Seconds between the kernels of a CUDA graph, and the most; those of a short kernel, and of a short product.
 _IN_GRAPH, _IN_GRAPH_MOST, _SHORTEST, _PRODUCT_LEAST = 1e-6, 2e-6, 2e-6, 5e-6
 #: The most over the least saving from which only the two are told, and up to which they are not.
-_WIDE, _CLOSE = 2.0, 1.05
+_WIDE, _CLOSE = 2.5, 1.05
 #: The share of floors from which a step is already good.
 _ALREADY = 0.75
 #: Passes over a parameter's tensors of Adam on lists of tensors, and of the fused one.
@@ -46,7 +46,9 @@ _HEAVY = re.compile(
 #: Operators that reduce across the rows of a tensor: what follows them reads their inputs again, in another kernel.
 _ACROSS = re.compile(r"batch_norm")
 #: Convolutions, and with norms of their results the share of the kernels' time from which a compiled model's time cannot be predicted.
-_CONVOLUTION, _NORM, _CONVOLVED = re.compile(r"conv(olution|\d|_)"), re.compile(r"(batch|group|instance)_norm"), 0.2
+_CONVOLUTION, _CONVOLVED = re.compile(r"conv(olution|\d|_)"), 0.2
+_NORM, _CONVOLUTIONS_NORM = re.compile("_norm"), re.compile(r"(batch|group|instance)_norm")
+_REDUCTION = re.compile(r"(sum|mean|amax|amin)$")
 #: Suggestions whose saving already follows from the CPU's time.
 _PACED = ("graph", "capture", "stop", "compile")
 _COPIES = re.compile(r"aten::(contiguous|clone|copy_|reshape|_to_copy|to)$")
@@ -216,8 +218,11 @@ class _Chain(NamedTuple):
 
 
 def _fusable(step: Step, ledger: Ledger, device: Device) -> list[_Chain]:
+    """What one kernel each can do in less time, be it the work of several launches or of one."""
     hbm = roofs.roof(device, "hbm")
-    return [found for chain in _chains(step, ledger) if hbm and (found := _fused(step, chain, device)).saving > 0]
+    found = [_fused(step, chain, device) for chain in _chains(step, ledger)] if hbm else []
+    # Another kernel for one reduction takes as long.
+    return [chain for chain in found if chain.saving > 0 and (chain.fewer or not _REDUCTION.search(chain.names[0]))]
 
 
 def _rates(device: Device, moved: float) -> tuple[float, float]:
@@ -237,9 +242,10 @@ def _fused(step: Step, chain: Sequence[Entry], device: Device) -> _Chain:
         else:
             operators.append(operator)
             needs.append(_bytes(operator, entry))
-    # Each link writes a tensor that the next operator reads: one on other sizes reads another.
+    # Each link writes a tensor that the next operator reads: one on other sizes reads another. Later launches need some of them too.
+    trains = any(operator.direction == BACKWARD for operator in step.operators)
     links = sum(
-        2 * min(_largest(after), need)
+        (1 if before.name.endswith("_") or (trains and _kept(after)) else 2) * min(_largest(after), need)
         for before, after, need in zip(operators, operators[1:], needs, strict=False)
         if {math.prod(shape) for shape in before.shapes} & {math.prod(shape) for shape in after.shapes}
     )
@@ -267,11 +273,16 @@ def _fused(step: Step, chain: Sequence[Entry], device: Device) -> _Chain:
     )
 
 
+def _kept(operator: Operator) -> bool:
+    """Whether the backward pass reads what the operator reads in the forward pass."""
+    return operator.direction == FORWARD and bool(_NORM.search(operator.name))
+
+
 def _fusions(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
     """Chains of launches between matrix products, those of equal operations together."""
     groups: dict[tuple[str, tuple[str, ...]], list[_Chain]] = {}
     for chain in _fusable(step, ledger, device):
-        if _ACROSS.search(" ".join(chain.names)):
+        if not chain.fewer or _ACROSS.search(" ".join(chain.names)):
             continue
         groups.setdefault((chain.direction, chain.names), []).append(chain)
     largest = sorted(groups.items(), key=lambda one: -sum(chain.saving for chain in one[1]))[:_FUSIONS]
@@ -291,15 +302,17 @@ def _fusions(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
 
 def _compile(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
     """Compiles the model, which fuses and launches less; with CUDA graphs where the CPU is then still late."""
-    chains = _fusable(step, ledger, device)
+    kernels = _fusable(step, ledger, device)
+    chains = [chain for chain in kernels if chain.fewer]
     if len(chains) < 2:
         return
     common = _common([chain.module for chain in chains])
     # A list of modules is not called.
     place = common if "." in common and any(operator.module == common for operator in step.operators) else ""
     padded = list(_padding(step, ledger, device))
-    kernels: list[_Chain | Suggestion] = [*chains, *padded]
-    slowest, shorter, shortest = (sum(getattr(one, of) for one in kernels) for of in ("least", "saving", "most"))
+    slowest, shorter, shortest = (
+        sum(getattr(one, of) for one in [*kernels, *padded]) for of in ("least", "saving", "most")
+    )
     left = 1 - sum(chain.fewer for chain in chains) / len(ledger.entries)
     waits = _waits(ledger)
     # The CPU needs for each launch that is left what it needs now.
@@ -308,15 +321,13 @@ def _compile(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
     saving = ledger.step - max(busy + ledger.parts["idle"] + ledger.parts["gaps"] * left, cpu)
     least = min(slowest, max(ledger.step - slow, 0.0))
     fuses = f"which fuses {len(chains)} chains of small kernels{' and pads products' if padded else ''}"
-    # At most, small kernels outside of chains join products, and convolutions reach their roofs.
-    most = waits + shortest
-    convolved, chained = 0.0, {entry.place for chain in chains for entry in chain.entries}
+    # At most, convolutions reach their roofs.
+    most, convolved = waits + shortest, 0.0
     for entry in ledger.entries:
         name = step.operator(entry.launch).name
         convolves = _CONVOLUTION.search(name)
-        alone = entry.place not in chained and _small(step, entry)
-        most += entry.share if alone else entry.above if convolves else 0.0
-        convolved += entry.share if convolves or _NORM.search(name) else 0.0
+        most += entry.above if convolves else 0.0
+        convolved += entry.share if convolves or _CONVOLUTIONS_NORM.search(name) else 0.0
     sure = convolved < _CONVOLVED * ledger.busy
     unsure = "" if sure else ", and makes convolutions and their norms faster or slower"
     text = f"Compile {place or 'the model'} (torch.compile), {fuses}{unsure}"
@@ -344,6 +355,26 @@ def _is_loop(step: Step) -> bool:
 
 
 def _chains(step: Step, ledger: Ledger) -> Iterator[list[Entry]]:
+    """Launches between products and libraries' large kernels, those that work on tensors of equal sizes together."""
+    for run in _runs(step, ledger):
+        groups: list[tuple[set[int], list[Entry]]] = []
+        for entry in run:
+            sizes, entries = _sizes(step.operator(entry.launch)), [entry]
+            for group in [one for one in groups if one[0] & sizes]:
+                groups.remove(group)
+                sizes, entries = sizes | group[0], group[1] + entries
+            groups.append((sizes, entries))
+        yield from (sorted(entries, key=lambda one: one.place) for _, entries in groups)
+
+
+def _sizes(operator: Operator) -> set[int]:
+    """Elements of the tensors by which an operator is linked with others: the largest, and those that are no vectors of parameters."""
+    sizes = [math.prod(shape) for shape in operator.shapes]
+    joined = {sum(sizes)} if operator.name.endswith("::cat") else set()
+    return {max(sizes, default=0), *joined} | {math.prod(shape) for shape in operator.shapes if len(shape) > 1}
+
+
+def _runs(step: Step, ledger: Ledger) -> Iterator[list[Entry]]:
     """Launches that follow each other on a stream, none of which is a product or a library's large kernel."""
     chain: list[Entry] = []
     for entry in ledger.entries:
