@@ -251,7 +251,8 @@ def tried(
             for _ in range(WARMUP):
                 yield
             with alone():
-                changed = yield from time()
+                # As often as the plain step, whose shortest time counts.
+                changed = min((yield from time()), (yield from time()))
         # A program becomes faster after its first steps: what only time won is not the change's.
         for _ in range(WARMUP):
             yield
