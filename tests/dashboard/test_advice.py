@@ -135,3 +135,14 @@ def test_the_form_answers_and_says_what_it_does_not_know() -> None:
     field(form, "shape").value = "64x780-fp8"
     field(form, "GPU").value = "sm_80"
     assert "sm_80 has no fp8 instructions" in words(form)
+
+
+def test_fusion_form_asks_about_the_kernel_once_a_case() -> None:
+    form = FusionForm()
+    form.about("matmul", "64x64x64-fp32")
+    assert field(form, "chain").value == "add,relu,mul"
+    form.about("softmax", "64x1024-fp32")
+    assert "scale, softmax" in words(form) and field(form, "shape").value == "64x1024-fp32"
+    field(form, "chain").value = "softmax,relu"
+    form.about("softmax", "64x1024-fp32")
+    assert field(form, "chain").value == "softmax,relu"

@@ -79,7 +79,7 @@ def test_link_to_run_without_kernel_shows_a_recording(view: type[View], made: li
 @pytest.mark.parametrize(
     ("address", "title", "text"),
     [
-        ({"kernel": "nosuch"}, "There is no kernel 'nosuch'", "Kernels can be chosen above."),
+        ({"kernel": "nosuch"}, "There is no kernel 'nosuch'", "Choose a kernel above."),
         ({"kernel": "sofmax"}, "There is no kernel 'sofmax'", "Did you mean softmax?"),
         ({"run": "nosuch"}, "This run cannot be shown", "no run 'nosuch'"),
         ({"kernel": "mine"}, "mine has no run yet", "Press Profile to make one."),

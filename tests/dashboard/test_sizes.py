@@ -78,7 +78,7 @@ def test_sizes_rate_and_draw_the_largest_problem(rows: pd.DataFrame) -> None:
     assert top["rate_low"] < top["rate"] < top["rate_high"]
     busy = rows.assign(performance_fraction=2 * rows["bandwidth_fraction"])
     assert sizes.rate(busy).column == "performance"
-    assert "triton is fastest on 2 of 2 sizes" in sizes.sentence(found, of).text
+    assert "triton is fastest on 2 of 2 sizes" in sizes.sentence(found, of).title
     one = sizes.sizes(rows, "forward", of)
     one = one[one["impl"] == "triton"]
     slower = one.assign(workload="other", rate=one["rate"] / 2)
@@ -101,7 +101,11 @@ def test_sizes_rate_and_draw_the_largest_problem(rows: pd.DataFrame) -> None:
 
 def test_a_change_is_told_from_noise(rows: pd.DataFrame) -> None:
     later = rows.assign(run_id="r2", started="2026-02-02 03:04")
-    for factor, said in ((1.001, "within the noise"), (2.0, "more than the noise")):
+    changes = (
+        (1.001, "0.1 % more than in the run before (within the noise)"),
+        (0.5, "50 % less than in the run before (more than"),
+    )
+    for factor, said in (*changes, (1.0, "the same as in the run before (within"), (2.0, "100 % more")):
         slow = later.assign(**{name: factor * rows[name] for name in ("gpu_time", "gpu_time_low", "gpu_time_high")})
         past = history.history(pd.concat([slow, rows], ignore_index=True), LARGE)
         assert past["run_id"].tolist()[0] == "r1"

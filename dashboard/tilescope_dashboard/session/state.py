@@ -244,14 +244,14 @@ class State(param.Parameterized):
         if self.loaded is not None:
             return None
         if self.error:
-            return Sentence("This run cannot be shown", f"{self.error}. Another run can be chosen above.")
+            return Sentence("This run cannot be shown", f"{self.error}. Choose another run above.")
         if not self.kernel:
             return Sentence("No run yet", "Choose a kernel and press Profile.")
         if not self.catalog or self.declared:
             return Sentence(f"{self.kernel} has no run yet", "Press Profile to make one.")
         close = difflib.get_close_matches(self.kernel, self.kernels[:-1], n=1)
         meant = f"Did you mean {close[0]}? " if close else ""
-        return Sentence(f"There is no kernel {url_state.shown(self.kernel)}", f"{meant}Kernels can be chosen above.")
+        return Sentence(f"There is no kernel {url_state.shown(self.kernel)}", f"{meant}Choose a kernel above.")
 
     @property
     def look(self) -> Theme:

@@ -49,7 +49,7 @@ RESOURCES = (
     Column("baseline_theoretical_occupancy", "occupancy", "ratio"), Column("theoretical_occupancy", "candidate's", "ratio"),
 )  # fmt: skip
 _NOTHING = "Choose a baseline: another implementation, or another run."
-_READING = "Right of 1×, this one is faster than the baseline. A bar is the 95 % interval of the speedup."
+_READING = "Right of 1×: {} is faster than the baseline. A bar is the 95 % interval of the speedup."
 
 
 def against(
@@ -89,7 +89,7 @@ def sentence(kernel: str, others: Sequence[str], rows: pd.DataFrame, of_case: st
         return Sentence("Compare", _NOTHING)
     timed = rows["speedup"].notna().sum()
     more = f" The figure shows the first {MOST}." if timed > MOST else ""
-    text = of_case + _READING + more if timed else of_case
+    text = of_case + _READING.format(kernel) + more if timed else of_case
     return Sentence(verdicts.sentence(rows, kernel, _listed(others)), text)
 
 

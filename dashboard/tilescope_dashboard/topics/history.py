@@ -52,7 +52,9 @@ def sentence(kernel: str, rows: pd.DataFrame, case: KernelCase | None) -> Senten
     last, stepped = own.iloc[-1], _stepped(own)
     apart = bool(stepped.iloc[-1])
     noise = "more than the noise" if apart else "within the noise"
-    title = f"{case.impl} takes {write(last['gpu_time'], 'second')}, {times(last['change'])} the time of the run before ({noise})"
+    less = 1 - last["change"]
+    change = f"{write(abs(less), 'ratio', 2)} {'less' if less > 0 else 'more'} than"
+    title = f"{case.impl} takes {write(last['gpu_time'], 'second')}, {change if less else 'the same as'} in the run before ({noise})"
     ranges = "do not overlap" if apart else "overlap"
     said = f"{where}, {len(own)} runs. The ranges of the last two {ranges}. Runs also differ in clocks and temperature."
     earlier = [

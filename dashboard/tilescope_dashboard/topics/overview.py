@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from tilescope.models import faults
 from tilescope.runs import store
+from tilescope.table.units import several
 
 from tilescope_dashboard.data.columns import GPU_TIME, IMPL, KERNEL, PASS, WORKLOAD, Column
 from tilescope_dashboard.data.units import ABSENT, ranged, times, write
@@ -46,6 +47,13 @@ READING = "The dashed line is the floor: the time that the algorithm's bytes or 
 #: What a row of the app's table does.
 CHOOSING = "Click a row to choose its case for every view."
 NOTHING = "This run has no data on it."
+
+
+def of_run(cases: pd.DataFrame) -> Sentence:
+    """The headline of all of a run's ``cases``, of ``summary.summarise``: their number, and Triton's median share of the roofline."""
+    own = cases.loc[cases["impl"].eq("triton"), "floor_fraction"].median() if len(cases) else float("nan")
+    reached = f": triton reaches a median of {write(own, 'ratio')} of roofline" if own > 0 else ""
+    return Sentence(f"{several(len(cases), 'case')} in this run{reached}", f"{READING} {CHOOSING}")
 
 
 class Stat(NamedTuple):

@@ -89,19 +89,19 @@ def roof(rows: pd.DataFrame, device: Device | None, of: Rate) -> tuple[float, st
 
 
 def sentence(rows: pd.DataFrame, of: Rate) -> Sentence:
-    """The headline: Triton's highest rate, the highest of all if it is another's, and where Triton is fastest."""
+    """The headline: where Triton is fastest, its highest rate, and the highest of all if it is another's."""
     if rows.empty:
         return NOTHING
     own = rows[rows["impl"].eq("triton")]
     top, best = ((some if len(some) else rows).nlargest(1, "rate").iloc[0] for some in (own, rows))
-    title = f"{top['impl']} reaches {write(top['rate'], of.unit)} on {top['workload']}"
+    won, asked = _won(rows)
+    title = f"triton is fastest on {won} of {several(asked, 'size')} and" if asked else str(top["impl"])
+    title += f" reaches {write(top['rate'], of.unit)} on {top['workload']}"
     if best["impl"] != top["impl"]:
         title += f"; {best['impl']} {write(best['rate'], of.unit)}" + (
             f" on {best['workload']}" if best["workload"] != top["workload"] else ""
         )
-    won, asked = _won(rows)
-    said = f"triton is fastest on {won} of {several(asked, 'size')}. " if asked else ""
-    return Sentence(title, said + _READING)
+    return Sentence(title, _READING)
 
 
 def _won(rows: pd.DataFrame) -> tuple[int, int]:

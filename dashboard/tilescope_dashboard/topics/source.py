@@ -195,4 +195,5 @@ def sentence(
         text = f"No run has lines of {wanted}. {'' if launched else f'Another size may not launch {launch}. '}{text}"
     if gone:
         text = f"{wanted} launches {', '.join(launched)} and not {function}. {text}"
-    return Sentence(f"{title}, in {shown}{f', of another kernel: {function}' if gone else ''}", text)
+    where = f"in {shown}" if alike else f"but in another case, {shown}"
+    return Sentence(f"{title}, {where}{f', which launched {function}' if gone else ''}", text)

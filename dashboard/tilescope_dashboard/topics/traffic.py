@@ -106,12 +106,14 @@ def sentence(shown: pd.DataFrame, gains: pd.DataFrame, least: float | None, l2_b
         # Every access counts in full; caches may serve repeated ones.
         verb = "asks for ≈"
         said = f"{sampled(of_sample['counted'].sum(), of_sample['programs'].sum())} {said}"
-    title = f"{ours} {verb} {write(totals[ours], 'byte')}"
+    title, gain = f"{ours} {verb} {write(totals[ours], 'byte')}", gains[gains["impl"] == ours]
+    alike = gain["bytes_source"].isin(shown.loc[shown["impl"] == ours, "source"])
+    if of_sample.empty and len(gain) and alike.iloc[0] and gain["predicted"].iloc[0] > 1:
+        title += f", {write(1 - 1 / gain['predicted'].iloc[0], 'ratio', 2)} less than unfused"
     if least and of_sample.empty:
         less = 1 - totals[ours] / least
         fewer = f"{write(less, 'ratio', 2)} less than its inputs and outputs"
         title += f", {fewer if less > _EQUAL else f'{times(1 - less)} the minimum'}"
-    gain = gains[gains["impl"] == ours]
     if len(gain) and pd.notna(gain["predicted"].iloc[0]):
         actual = gain["actual"].iloc[0]
         timed = f"; the measured speedup is {times(actual)}" if pd.notna(actual) else ""

@@ -24,7 +24,8 @@ class Advice(View):
     def build(self) -> list[Any]:
         self._case = Choice("case", 620, self._choose, sizing_mode="stretch_width", max_width=620)
         self.ours, self.theirs = cards.pane(), cards.pane()
-        return [self._case, self.ours, self.theirs, FusionForm()]
+        self._fusion = FusionForm()
+        return [self._case, self.ours, self.theirs, self._fusion]
 
     def _choose(self) -> None:
         self.state.case = case_name(self._case.value)
@@ -39,6 +40,7 @@ class Advice(View):
         if loaded is None or case is None:
             self.say(topic.nothing(kernel))
             return
+        self._fusion.about(kernel, case.workload)
         table = self.state.table
         sources = set(table.loc[(table[OF_KERNEL] == list(case)).all(axis="columns"), "source"])
         ours = run_cache.findings(loaded, (kernel, *case))

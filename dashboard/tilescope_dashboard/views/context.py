@@ -11,6 +11,7 @@ from tilescope.models.faults import plain
 from tilescope.runs import journal
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case import Case, readable
+from tilescope.table.units import several
 
 from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.data import run_cache
@@ -94,7 +95,7 @@ class Context(layout.Part):
             one.note + kept for one in loaded.run.skipped if one.limited and kernel in {case.name for case in one.cases}
         ]
         more = [f"and {len(failed) - _MOST} more"] if len(failed) > _MOST else []
-        found = {f"{len(failed)} failed": [*failed[:_MOST], *more], f"{len(left)} left out": left}
+        found = {f"{len(failed)} failed": [*failed[:_MOST], *more], several(len(left), "result") + " left out": left}
         return {short: lines for short, lines in found.items() if lines}
 
     def _known(self) -> dict[str, list[str]]:

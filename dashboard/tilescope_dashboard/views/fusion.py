@@ -19,7 +19,7 @@ class FusionForm(layout.Part):
 
     def __init__(self) -> None:
         super().__init__()
-        self._answer = cards.pane()
+        self._answer, self._offered = cards.pane(), ("", "")
         self._chain = pmui.TextInput(label="chain", value=_CHAIN, width=260, size="small")
         self._shape = pmui.TextInput(label="shape and dtype", value=_SHAPE, width=200, size="small")
         self._target = Choice("GPU", 110, self._ask, options=list(ceilings.targets()), value=_TARGET)
@@ -29,6 +29,12 @@ class FusionForm(layout.Part):
         asked = pn.FlexBox(self._chain, self._shape, self._target, sizing_mode="stretch_width", gap="8px")
         self.layout = layout.column(cards.pane(html_text.subheading("Would fusing help?", said)), asked, self._answer)
         self._ask()
+
+    def about(self, kernel: str, workload: str) -> None:
+        """Ask about a chain that ends with the kernel, where it is a known operation, at its size."""
+        if kernel in fusion.OPERATIONS and self._offered != (kernel, workload):
+            self._offered = kernel, workload
+            self._chain.value, self._shape.value = f"scale,{kernel}", workload
 
     def _ask(self) -> None:
         try:

@@ -7,7 +7,6 @@ from html import escape
 from typing import Any
 
 import pandas as pd
-from tilescope.table.units import several
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
@@ -19,7 +18,6 @@ from tilescope_dashboard.data.recordings import ANYTHING
 from tilescope_dashboard.figures.overview import overview
 from tilescope_dashboard.figures.style import Theme
 from tilescope_dashboard.topics import overview as topic
-from tilescope_dashboard.topics.sentence import Sentence
 from tilescope_dashboard.views.base import View
 
 _NOWHERE = "<p>No run has data on {}: profile it.</p>"
@@ -58,7 +56,7 @@ class Overview(View):
             self.table.fill(cases)
             self._list_runs()
         self.table.choose(self._place())
-        self.say(Sentence(several(len(cases), "case") + " in this run", f"{topic.READING} {topic.CHOOSING}"))
+        self.say(topic.of_run(cases))
         if anew or self._look != self.look:
             self._look = self.look
             self.chart.object = overview(cases, self.look)
