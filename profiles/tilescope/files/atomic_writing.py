@@ -1,4 +1,4 @@
-"""Atomic, durable writes: a file gets its name only when it is whole and on the disk. Imports neither torch nor triton."""
+"""Atomic writes: a file gets its name only when it is whole, a folder when it is on the disk. Imports neither torch nor triton."""
 
 from __future__ import annotations
 
@@ -15,31 +15,18 @@ def replace(path: Path, write: Callable[[Path], object]) -> None:
     """Has ``write`` make a file beside ``path`` and renames it to ``path``: readers see the old file or the new one."""
     scratch = path.with_name(f"{path.name}.tmp")
     write(scratch)
-    sync(scratch)
     scratch.replace(path)
-    sync(path.parent)
 
 
-def rename(old: Path, new: Path, synced: Collection[str] = ()) -> None:
-    """Renames a folder once all its files are on the disk. Its subfolders ``synced`` are on the disk already."""
+def rename(old: Path, new: Path, without: Collection[str] = ()) -> None:
+    """Renames a folder once its files are on the disk, but for those in its subfolders ``without``."""
     for folder, folders, files in os.walk(old):
-        folders[:] = [name for name in folders if Path(folder) != old or name not in synced]
+        folders[:] = [name for name in folders if Path(folder) != old or name not in without]
         for name in files:
             sync(Path(folder, name))
         sync(Path(folder))
     old.rename(new)
     sync(new.parent)
-
-
-def append(path: Path, text: str) -> None:
-    """Appends the text to the file. It is on the disk when this returns."""
-    made = not path.exists()
-    with path.open("a", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    if made:
-        sync(path.parent)
 
 
 def sync(path: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tilescope.files import atomic_writing, bounded_reading, json_shape
+from tilescope.files import bounded_reading, json_shape
 from tilescope.table.case import Case
 
 FILE = "progress.jsonl"
@@ -44,7 +44,7 @@ def begin(folder: Path, cases: Iterable[Case]) -> None:
 
 
 def settle(folder: Path, *settled: Settled) -> None:
-    """Appends entries. They are on the disk when this returns."""
+    """Appends entries."""
     _append(folder, *map(asdict, settled))
 
 
@@ -91,4 +91,5 @@ def _value(line: bytes) -> Any:
 def _append(folder: Path, *lines: object) -> None:
     # The line break comes first, so that no entry continues an unfinished one.
     text = "".join(f"\n{json.dumps(json_shape.storable(line))}" for line in lines)
-    atomic_writing.append(folder / FILE, text)
+    with (folder / FILE).open("a", encoding="utf-8") as file:
+        file.write(text)

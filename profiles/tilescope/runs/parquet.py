@@ -37,7 +37,7 @@ Validate = Callable[[pd.DataFrame], pd.DataFrame]
 
 
 def write(frame: pd.DataFrame, path: Path) -> None:
-    """Writes the frame atomically; it is on the disk when this returns."""
+    """Writes the frame atomically."""
     atomic_writing.replace(path, lambda to: put(frame, to))
 
 

@@ -119,7 +119,7 @@ class RunWriter:
         return _joined(self._frames[_TABLE])
 
     def append(self, frame: pd.DataFrame, collector: str = "", case: Case | None = None) -> None:
-        """Adds rows of the schema and sets their ``run_id``. They are on the disk when this returns.
+        """Adds rows of the schema and sets their ``run_id``. They are in a file when this returns.
 
         ``collector`` and ``case`` say what has to be repeated if the part is lost; ``MODEL`` without a case marks rows that can
         be computed again. Raises SchemaError for invalid rows.
@@ -316,7 +316,7 @@ def _limited(run: Run) -> bool:
 
 
 def _seal(folder: Path, final: Path, frames: Mapping[str, list[pd.DataFrame]], done: bool) -> Path:
-    """Joins the parts and renames the folder. The parts, which are on the disk, are removed only then.
+    """Joins the parts and renames the folder once the joined ones are on the disk. The parts are removed only then.
 
     The journal is removed where everything is ``done``.
     """
@@ -325,7 +325,7 @@ def _seal(folder: Path, final: Path, frames: Mapping[str, list[pd.DataFrame]], d
             parquet.put(_joined(found), folder / name)
     if done:
         (folder / journal.FILE).unlink(missing_ok=True)
-    atomic_writing.rename(folder, final, synced=_PARTS.values())
+    atomic_writing.rename(folder, final, without=_PARTS.values())
     for parts_of in _PARTS.values():
         shutil.rmtree(final / parts_of, ignore_errors=True)
     (final / ".lock").unlink(missing_ok=True)
