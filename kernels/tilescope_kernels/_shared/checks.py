@@ -29,6 +29,7 @@ def check_tensors(mixed: bool = False, /, **tensors: torch.Tensor | None) -> Non
         _check_dtype(name, tensor, FLOATING)
         if first is None:
             first_name, first = name, tensor
+            continue
         fits = tensor.dtype == first.dtype or (mixed and torch.float32 in (tensor.dtype, first.dtype))
         # Operators cast what they are given under autocast.
         if not fits and autocast_dtype(first) is None:
@@ -56,11 +57,11 @@ def _check_dtype(name: str, tensor: torch.Tensor, dtypes: tuple[torch.dtype, ...
 
 def _check_place(name: str, tensor: torch.Tensor) -> None:
     """Raise ValueError for a tensor that no launch can read. Tensors without data are not read."""
+    if tensor.is_cuda or tensor.is_meta or torch.compiler.is_compiling():
+        return
     interpreted = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
     caught = jit.JITFunction.run.__module__ != jit.__name__
-    if tensor.is_cuda or tensor.is_meta or torch.compiler.is_compiling() or interpreted or caught:
-        return
-    if not isinstance(tensor, torch._subclasses.FakeTensor):
+    if not interpreted and not caught and not isinstance(tensor, torch._subclasses.FakeTensor):
         raise ValueError(
             f"{name} is on {tensor.device}: Triton needs a CUDA device; move it with .cuda(), "
             "or set TILESCOPE_USE_TRITON=0 for plain PyTorch"

@@ -66,7 +66,21 @@ def on_meta(value: Any) -> Any:
     return made.detach().requires_grad_(value.requires_grad)
 
 
+class _Number(torch.autograd.Function):
+    """A number that depends on tensors. ``torch.autograd.backward`` of other tensors imports SymPy, which takes a second."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        ctx.tensors = tensors
+        return torch.empty(())
+
+    @staticmethod
+    def backward(ctx: Any, _: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+        return tuple(each.clone() for each in ctx.tensors)
+
+
 def differentiate(results: Any) -> None:
     """Run the backward pass of all tensors in ``results`` that have one."""
     leaves = [each for each in torch.utils._pytree.tree_leaves(results) if getattr(each, "requires_grad", False)]
-    torch.autograd.backward(leaves, [torch.empty_like(each) for each in leaves])
+    if leaves:
+        _Number.apply(*leaves).backward()

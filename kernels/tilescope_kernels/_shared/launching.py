@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -34,7 +34,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
     ``constants`` are ``tl.constexpr`` parameters and launch options. Triton launches where there is no GPU, where a hook or a
     profiler observes launches, and where no earlier launch had such arguments.
     """
-    key, given, device = _described(args, getattr(kernel, "do_not_specialize", ()) and _general(kernel))
+    key, given, device = _described(args, kernel.params if getattr(kernel, "do_not_specialize", ()) else ())
     is_cached = bool(given) and isinstance(kernel, jit.JITFunction) and not is_observed(kernel)
     if is_cached:
         _make_ready()
@@ -74,15 +74,10 @@ def _make_ready() -> None:
         driver.active.get_current_device()
 
 
-@functools.cache
-def _general(kernel: Any) -> frozenset[int]:
-    """The places of the arguments that Triton does not specialize on."""
-    return frozenset(place for place, parameter in enumerate(kernel.params) if parameter.do_not_specialize)
-
-
-def _described(args: tuple[Any, ...], general: Collection[int]) -> tuple[list[Any], list[Any], int]:
+def _described(args: tuple[Any, ...], parameters: Sequence[Any]) -> tuple[list[Any], list[Any], int]:
     """What Triton specializes on, the arguments with addresses in place of tensors, and the GPU (-1 without one).
 
+    ``parameters`` are the kernel's, which may say that Triton does not specialize on them, or none.
     The second is empty where only Triton can launch: without a GPU, and with arguments such as tensors of a subclass.
     """
     key: list[Any] = []
@@ -102,7 +97,7 @@ def _described(args: tuple[Any, ...], general: Collection[int]) -> tuple[list[An
         give(value)
         if kind is int:
             # Triton compiles 1 into the code, and distinguishes multiples of 16 and integers of more than 32 bits.
-            if place in general and value in _INT32:
+            if parameters and parameters[place].do_not_specialize and value in _INT32:
                 add(0)
             else:
                 add(value if value == 1 or value not in _INT32 else 16 if value & 15 == 0 else 0)

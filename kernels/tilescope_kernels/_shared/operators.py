@@ -130,7 +130,8 @@ class Operator:
         """Launches, and records the backward pass for autograd."""
         if torch.compiler.is_compiling():
             return self._operator(*args)
-        if self._autocast and checks.autocast_dtype(first := next(filter(_is_floating, args))):
+        casts = self._autocast and (torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"))
+        if casts and checks.autocast_dtype(first := next(filter(_is_floating, args))):
             return self._cast_call(self, first.device.type, *args)
         wants_gradient = requires_gradient(args)
         if wants_gradient is None:
@@ -215,9 +216,9 @@ def neighbours(x: torch.Tensor) -> torch.Tensor:
 def rows_like(x: torch.Tensor) -> torch.Tensor:
     """``torch.empty_like``, with rows of adjacent elements as ``x`` has them, though rows of ``x`` may overlap.
 
-    Of windows that overlap, as ``unfold`` makes them, PyTorch may lay out columns instead.
+    Of windows that overlap, as ``unfold`` makes them, PyTorch may lay out columns instead. For ``meta`` it imports SymPy for a second.
     """
-    y = torch.empty_like(x)
+    y = x.clone() if x.is_meta else torch.empty_like(x)
     return y if y.stride(-1) == 1 or y.shape[-1] == 1 else y.new_empty(x.shape)
 
 

@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared import checks
-from tilescope_kernels._shared.launching import cdiv, gluon_capability, launch
+from tilescope_kernels._shared.launching import capability, cdiv, gluon_capability, launch
 from tilescope_kernels._shared.operators import neighbours, operator, pack, rows_like, wants_grad
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention import attention_configs as configs
@@ -36,20 +36,19 @@ _LEAST_SCALE = 2.0**-126
 def _tma_serves(*tensors: torch.Tensor) -> bool:
     """Whether TMA can load the tensors: Hopper or later, 16-bit elements, 16-byte aligned rows, no stride of 0."""
     first = tensors[0]
-    if first.element_size() != 2 or (first.is_cuda and torch.cuda.get_device_capability(first.device)[0] < 9):
+    if first.element_size() != 2 or (first.is_cuda and capability(first) < 90):
         return False
-    return all(
-        t.data_ptr() % 16 == 0
-        and t.numel() > 0
-        and all(s > 0 and s * t.element_size() % 16 == 0 for s in t.stride()[:3])
-        for t in tensors
-    )
+    for tensor in tensors:
+        of_batch, of_head, of_row, _ = tensor.stride()
+        is_askew = tensor.data_ptr() % 16 or (of_batch | of_head | of_row) % 8
+        if is_askew or tensor.numel() == 0 or min(of_batch, of_head, of_row) == 0:
+            return False
+    return True
 
 
 def _specializes(*tensors: torch.Tensor) -> bool:
     """Whether the kernels for Hopper accept these operands."""
-    width = padded(tensors[0].shape[3])
-    return gluon_capability(tensors[0]) == 90 and width in (64, 128, 256) and _tma_serves(*tensors)
+    return 32 < tensors[0].shape[3] <= _MOST and gluon_capability(tensors[0]) == 90 and _tma_serves(*tensors)
 
 
 def _tiles(tensor: torch.Tensor, rows: int, tma: int) -> TensorDescriptor | None:
@@ -78,7 +77,7 @@ def _attention(
     """
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     o = rows_like(q)
-    lse = torch.empty(lse_shape(q, mask) if save else (0,), dtype=torch.float32, device=q.device)
+    lse = q.new_empty(lse_shape(q, mask) if save else 0, dtype=torch.float32)
     plain = mask is None and window is None
     if o.numel() == 0 or keys == 0:
         # The output of a query that sees no key is 0.
@@ -92,7 +91,7 @@ def _attention(
     # The kernels for Hopper scale hidden scores too: -inf * 0 would be NaN.
     specializes = plain and score_scale >= _LEAST_SCALE and _specializes(o, q, k, v)
     chosen = configs.chosen_config(q, causal, config, mask is not None, specializes)
-    m, n, tma = chosen["BLOCK_M"], chosen["BLOCK_N"], chosen["TMA"] and _tma_serves(q, k, v)
+    m, n, tma = chosen["BLOCK_M"], chosen["BLOCK_N"], chosen["TMA"] and (specializes or _tma_serves(q, k, v))
     for name, served in (("TMA", tma), ("SPECIALIZED", specializes)):
         if config and chosen[name] > served:
             raise ValueError(

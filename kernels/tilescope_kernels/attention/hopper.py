@@ -56,18 +56,13 @@ def _shared(rows: int, columns: int, dtype: torch.dtype) -> tuple[list[int], gl.
     return block, gl.NVMMASharedLayout.get_default_for(block, kind)
 
 
-def tiles(tensor: torch.Tensor, rows: int) -> TensorDescriptor:
-    """TMA descriptor of a 16-bit tensor (batch, heads, rows, columns), with tiles (1, 1, rows, padded columns).
+def tiles(tensor: torch.Tensor, rows: int = _ROWS.value) -> TensorDescriptor:
+    """TMA descriptor of a 16-bit tensor (batch, heads, rows, columns), with tiles (1, 1, rows, padded columns); 64 rows for a warpgroup.
 
     Loads fill the padding with zeros, stores skip it.
     """
     block, layout = _shared(rows, tensor.shape[3], tensor.dtype)
     return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), block, layout)
-
-
-def query_tiles(tensor: torch.Tensor) -> TensorDescriptor:
-    """TMA descriptor with tiles of one warpgroup's 64 rows."""
-    return tiles(tensor, _ROWS.value)
 
 
 @gluon.jit
@@ -363,7 +358,7 @@ def attend(
         together = max(1, heads_of_keys) * group
     launch(
         attention_hopper_kernel, (programs,),
-        query_tiles(o), lse, query_tiles(q), tiles(k, n), tiles(v, n), batch * heads, heads, queries, keys, together, score_scale,
-        GROUP=group, COLUMNS=padded(columns), CAUSAL=causal, BLOCK=n, STAGES=config["num_stages"], WARPGROUPS=3 if more else 2,
+        tiles(o), lse, tiles(q), tiles(k, n), tiles(v, n), batch * heads, heads, queries, keys, together, score_scale,
+        GROUP=group, COLUMNS=padded.fn(columns), CAUSAL=causal, BLOCK=n, STAGES=config["num_stages"], WARPGROUPS=3 if more else 2,
         num_warps=config["num_warps"],
     )  # fmt: skip

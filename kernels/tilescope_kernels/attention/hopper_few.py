@@ -21,7 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors
 from tilescope_kernels.attention.flash import padded
-from tilescope_kernels.attention.hopper import _rescaled, _score, _sums, _weigh, lines, query_tiles, tiles
+from tilescope_kernels.attention.hopper import _rescaled, _score, _sums, _weigh, lines, tiles
 
 #: Queries of a program.
 SHARED_QUERIES = gl.constexpr(64)
@@ -201,11 +201,11 @@ def attend_few(
 ) -> None:  # fmt: skip
     """Write the output and, unless it is None, ``lse``. TMA must be able to load the others."""
     (batch, heads, queries, columns), (kv_heads, keys), block = q.shape, k.shape[1:3], config["BLOCK_N"]
-    width = padded(columns)
+    width = padded.fn(columns)
     programs, processors = cdiv(queries, SHARED_QUERIES.value), multiprocessors(q)
     launch(
         attention_few_hopper_kernel, (programs * batch * heads,),
-        query_tiles(o), lse, query_tiles(q), tiles(k, block), tiles(v, block), batch * heads, heads, queries, keys,
+        tiles(o), lse, tiles(q), tiles(k, block), tiles(v, block), batch * heads, heads, queries, keys,
         cdiv(2 * processors, programs), processors, score_scale,
         GROUP=heads // kv_heads, COLUMNS=width, CAUSAL=causal, BLOCK=block, LINES=lines(width), num_warps=config["num_warps"],
         maxnreg=_REGISTERS if width == 64 else None,

@@ -12,7 +12,7 @@ from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, n
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention import hopper_backward, hopper_backward_sums
 from tilescope_kernels.attention.flash import padded
-from tilescope_kernels.attention.hopper import LINES, query_tiles, tiles
+from tilescope_kernels.attention.hopper import LINES, tiles
 from tilescope_kernels.attention.hopper_backward import PART_COLUMNS, PART_ROWS, PROGRAM, ROWS, WIDTH
 
 #: One pass: elements of a tile of q or do, and stages. They fill shared memory.
@@ -84,12 +84,12 @@ def in_two_passes(
     )  # fmt: skip
     launch(
         hopper_backward_wide.attention_backward_kv_wide_hopper_kernel, (cdiv(keys, ROWS.value) * batch * kv_heads,),
-        query_tiles(dk), query_tiles(dv), tiles(do, _KV["BLOCK"]), tiles(q, _KV["BLOCK"]), query_tiles(k), query_tiles(v),
+        tiles(dk), tiles(dv), tiles(do, _KV["BLOCK"]), tiles(q, _KV["BLOCK"]), tiles(k), tiles(v),
         terms, kv_heads, queries, keys, rows, scale, score_scale, **_KV, **shared,
     )  # fmt: skip
     launch(
         hopper_backward_wide.attention_backward_q_hopper_kernel, (rows // PROGRAM.value * batch * heads,),
-        query_tiles(dq), query_tiles(do), query_tiles(q), tiles(k, _Q["BLOCK"]), tiles(v, _Q["BLOCK"]),
+        tiles(dq), tiles(do), tiles(q), tiles(k, _Q["BLOCK"]), tiles(v, _Q["BLOCK"]),
         terms, heads, keys, queries, rows, scale, score_scale, **_Q, **shared,
     )  # fmt: skip
 
@@ -125,7 +125,7 @@ def in_one_pass(
     )  # fmt: skip
     launch(
         hopper_backward.attention_backward_hopper_kernel, (tiles_of_keys * share * batch * kv_heads,),
-        query_tiles(dk), query_tiles(dv), shared, _sum_tiles(sums), tiles(do, block), tiles(q, block), query_tiles(k), query_tiles(v),
+        tiles(dk), tiles(dv), shared, _sum_tiles(sums), tiles(do, block), tiles(q, block), tiles(k), tiles(v),
         terms, bounds, kv_heads, queries, keys, rows, parts, together, share, cdiv(columns, 8), scale, score_scale,
         GROUP=heads // kv_heads, COLUMNS=width, CAUSAL=causal, BLOCK=block, STAGES=_STAGES, LINES=LINES, num_warps=4,
     )  # fmt: skip

@@ -102,7 +102,7 @@ def _ragged_backward(
     if dq.numel() == 0 or dk.numel() == 0 or longest_q == 0 or longest_k == 0:
         return dq.zero_(), dk.zero_(), dv.zero_()
     chosen, score_scale = _chosen(q, causal, config), scale * math.log2(math.e)
-    delta = torch.empty_like(lse)
+    delta = lse.new_empty(lse.shape)
     far = is_far(*(t.stride(0) for t in (dq, dk, dv, do, q, k, v, o)))
     shared = {"GROUP": heads // kv_heads, "COLUMNS": columns, "CAUSAL": causal, "FAR": far}
     dq_strides, dk_strides, dv_strides, o_strides, *strides = (

@@ -62,7 +62,7 @@ def _scaling(p: float) -> tuple[int, float]:
 
 @operator("dropout", fake=lambda x, *_: torch.empty_like(x))
 def _dropout(x: torch.Tensor, seed: torch.Tensor, p: float, config: str) -> torch.Tensor:
-    y = torch.empty_like(x)
+    y = x.new_empty(x.shape)
     if n := y.numel():
         chosen = unpack(config) or CONFIGS[0]
         launch(dropout_kernel, (cdiv(n, chosen["BLOCK"]),), y, x, seed, n, *_scaling(p), ROUNDS=ROUNDS, **chosen)

@@ -78,7 +78,7 @@ def _default(x: torch.Tensor) -> Mapping[str, int]:
 
 @operator("gelu", shards="e e", fake=lambda x, *_: torch.empty_like(x))
 def _gelu(x: torch.Tensor, activation: int, config: str) -> torch.Tensor:
-    y = torch.empty_like(x)
+    y = x.new_empty(x.shape)
     if n := y.numel():
         chosen = unpack(config) or _default(x)
         launch(gelu_kernel, (cdiv(n, chosen["BLOCK"]),), y, x, n, ACTIVATION=activation, **chosen)
@@ -87,7 +87,7 @@ def _gelu(x: torch.Tensor, activation: int, config: str) -> torch.Tensor:
 
 @operator("gelu_backward", shards="ee e", fake=lambda _, x, *__: torch.empty_like(x))
 def _gelu_backward(dy: torch.Tensor, x: torch.Tensor, activation: int, config: str) -> torch.Tensor:
-    dx = torch.empty_like(x)
+    dx = x.new_empty(x.shape)
     if n := dx.numel():
         chosen = unpack(config) or _default(x)
         launch(gelu_backward_kernel, (cdiv(n, chosen["BLOCK"]),), dx, dy, x, n, ACTIVATION=activation, **chosen)

@@ -52,8 +52,8 @@ def _fake(
     smoothing: float, reduction: int, dtype: torch.dtype, wants_dx: bool, wants_dw: bool, wants_db: bool, config: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     loss = x.new_empty(x.shape[0] if reduction == 0 else (), dtype=dtype)
-    dx = torch.empty_like(x) if wants_dx else x.new_empty(0)
-    dw = torch.empty_like(weight) if wants_dw else x.new_empty(0)
+    dx = x.new_empty(x.shape) if wants_dx else x.new_empty(0)
+    dw = weight.new_empty(weight.shape) if wants_dw else x.new_empty(0)
     return loss, dx, dw, x.new_empty(weight.shape[0] if wants_db else 0)
 
 
@@ -69,8 +69,8 @@ def _linear_cross_entropy(
     chunk = min(rows, asked) if asked else _chunk(rows, columns, classes, x.element_size())
     wide = triton.cdiv(classes, _ALIGNED) * _ALIGNED
     scratch = x.new_empty(chunk * wide)
-    dx = torch.empty_like(x) if wants_dx else x.new_empty(0)
-    dw = torch.empty_like(weight) if wants_dw else x.new_empty(0)
+    dx = x.new_empty(x.shape) if wants_dx else x.new_empty(0)
+    dw = weight.new_empty(weight.shape) if wants_dw else x.new_empty(0)
     db = torch.zeros(classes, dtype=torch.float32, device=x.device) if wants_db else None
     losses = torch.empty(rows, dtype=torch.float32, device=x.device)
     tile = {name: value for name, value in (chosen or {}).items() if name != "CHUNK"} or None

@@ -218,7 +218,7 @@ def _chosen(a: torch.Tensor, b: torch.Tensor) -> tuple[Any, Any] | None:
 
 @operator("matmul", autocast="lower", fake=lambda a, b, _: a.new_empty(a.shape[0], b.shape[1]))
 def _matmul(a: torch.Tensor, b: torch.Tensor, config: str) -> torch.Tensor:
-    c = torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
+    c = a.new_empty(a.shape[0], b.shape[1])
     if c.numel() == 0:
         return c
     if config:

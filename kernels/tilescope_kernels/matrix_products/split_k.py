@@ -20,7 +20,6 @@ import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.descriptors import tiles
 from tilescope_kernels._shared.launching import BEYOND, capability, cdiv, launch, multiprocessors, shared_memory
@@ -111,11 +110,6 @@ def add_parts_kernel(
     tl.store(c_tile, c.to(c_ptr.dtype.element_ty), mask=mask)
 
 
-def _descriptor(matrix: torch.Tensor, rows: int, width: int) -> TensorDescriptor:
-    """TMA descriptor with (rows, width) tiles, or (width, rows) tiles of a column-major matrix."""
-    return tiles(matrix, rows, width, columns(matrix))
-
-
 def plan_of(m: int, n: int, k: int, warps: int, stages: int, splits: int = 1, scratch: int = 0) -> dict[str, int]:
     """Tile, warps, stages, parts of a split tile, and SCRATCH: whether an unaligned result goes through aligned rows."""
     blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP_M": 8, "SPLITS": splits, "SCRATCH": scratch}
@@ -203,23 +197,24 @@ def write_product(
     pdl = capability(a) >= 90
     a, b = aligned(a, b)
     out = c if is_aligned(c) or not plan["SCRATCH"] else room(c)
-    operands = _descriptor(a, tile_m, tile_k), _descriptor(b, tile_k, tile_n)
+    a_columns, b_columns = columns(a), columns(b)
+    operands = tiles(a, tile_m, tile_k, a_columns), tiles(b, tile_k, tile_n, b_columns)
 
-    def tiles(parts: torch.Tensor | None, first: int, pieces: int) -> None:
-        stored = _descriptor(out, tile_m, tile_n) if parts is None and is_aligned(out) else None
+    def write(parts: torch.Tensor | None, first: int, pieces: int) -> None:
+        stored = tiles(out, tile_m, tile_n, columns(out)) if parts is None and is_aligned(out) else None
         launch(
             matmul_split_kernel, (min(pieces, programs),), *operands, stored, out, parts, *scales, m, n, k, max(out.stride()), first, pieces,
-            A_COLUMNS=columns(a), B_COLUMNS=columns(b), BLOCK_K=tile_k, SPLITS=1 if parts is None else splits,
+            A_COLUMNS=a_columns, B_COLUMNS=b_columns, BLOCK_K=tile_k, SPLITS=1 if parts is None else splits,
             IMPRECISE=None if fast else 128, INTEGER=integer, PDL=pdl and parts is not None,
             **tiling, num_warps=plan["num_warps"], num_stages=plan["num_stages"],
         )  # fmt: skip
 
     if whole:
-        tiles(None, 0, whole)
+        write(None, 0, whole)
     if others := count - whole:
         sums = torch.int32 if integer else torch.float32
         parts = torch.empty((others * splits, tile_m, tile_n), dtype=sums, device=a.device)
-        tiles(parts, whole, others * splits)
+        write(parts, whole, others * splits)
         add_parts(out, parts, whole, {"SPLITS": splits, **tiling}, scales, pdl)
     if out is not c:
         copy_rows(c, out)

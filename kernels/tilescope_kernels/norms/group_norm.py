@@ -63,7 +63,7 @@ def _tiles(x: torch.Tensor, groups: int, config: str) -> _Tiles:
 def _results(
     x: torch.Tensor, groups: int, weight: Any, bias: Any, eps: float, save: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.empty_like(x), x.new_empty((x.shape[0] * groups if save else 0, 2), dtype=torch.float32)
+    return x.new_empty(x.shape), x.new_empty((x.shape[0] * groups if save else 0, 2), dtype=torch.float32)
 
 
 @operator("group_norm", autocast="fp32", shards="rww rr", fake=_results)
@@ -104,7 +104,7 @@ def _group_norm_backward(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """dx and, if ``sums``, dW and dB as (2, channels); else an empty tensor."""
     batch, every, positions = x.shape
-    dx = torch.empty_like(x)
+    dx = x.new_empty(x.shape)
     rows, channels = batch * groups, every // groups
     kind = sums_dtype(x, weight)
     if x.numel() == 0:

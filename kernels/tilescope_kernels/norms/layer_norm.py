@@ -83,7 +83,7 @@ def _column_sums(partial: torch.Tensor, x: torch.Tensor) -> None:
 def _results(
     x: torch.Tensor, weight: Any, bias: Any, eps: float, save: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return x.new_empty(x.shape), x.new_empty((x.shape[0] if save else 0, 2), dtype=torch.float32)
+    return x.new_empty(*x.shape), x.new_empty((x.shape[0] if save else 0, 2), dtype=torch.float32)
 
 
 @operator("layer_norm", autocast="fp32", shards="rww rr", fake=_results)
@@ -125,7 +125,7 @@ def _layer_norm(
     "layer_norm_backward",
     shards="rrwr rp",
     fake=lambda dy, x, weight, stats, sums, config: (
-        x.new_empty(x.shape),
+        x.new_empty(*x.shape),
         x.new_empty((2, x.shape[1] if sums else 0), dtype=sums_dtype(x, weight)),
     ),
 )

@@ -102,7 +102,7 @@ def normed_rows(
     return normed
 
 
-@operator("rms_norm_gelu", fake=lambda x, *_: x.new_empty(x.shape))
+@operator("rms_norm_gelu", fake=lambda x, *_: x.new_empty(*x.shape))
 def _rms_norm_gelu(x: torch.Tensor, norm_weight: torch.Tensor | None, eps: float) -> torch.Tensor:
     return normed_rows(x, norm_weight, None, eps, True)
 
@@ -110,7 +110,7 @@ def _rms_norm_gelu(x: torch.Tensor, norm_weight: torch.Tensor | None, eps: float
 @operator(
     "rms_norm_gelu_backward",
     fake=lambda dy, x, norm_weight, eps, sums: (
-        x.new_empty(x.shape),
+        x.new_empty(*x.shape),
         x.new_empty(x.shape[1] if sums else 0, dtype=sums_dtype(x, norm_weight)),
     ),
 )

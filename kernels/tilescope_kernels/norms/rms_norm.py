@@ -93,7 +93,7 @@ _EPS = torch.finfo(torch.float32).eps
 
 
 def _results(x: torch.Tensor, weight: Any, eps: float, save: bool, config: str) -> tuple[torch.Tensor, torch.Tensor]:
-    return x.new_empty(x.shape), x.new_empty(x.shape[0] if save else 0, dtype=torch.float32)
+    return x.new_empty(*x.shape), x.new_empty(x.shape[0] if save else 0, dtype=torch.float32)
 
 
 @operator("rms_norm", autocast="fp32", shards="rw rr", fake=_results)

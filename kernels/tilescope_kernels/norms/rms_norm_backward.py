@@ -174,7 +174,7 @@ def _in_pieces(
     "rms_norm_backward",
     shards="rrrwr rp",
     fake=lambda dy, dsum, x, weight, rstd, sums, config: (
-        x.new_empty(x.shape),
+        x.new_empty(*x.shape),
         x.new_empty(x.shape[1] if sums else 0, dtype=sums_dtype(x, weight)),
     ),
 )

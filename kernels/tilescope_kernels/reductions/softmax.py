@@ -212,8 +212,8 @@ def _backward_pieces(y: torch.Tensor, config: Config) -> Config | None:
 
 @operator("softmax", autocast="fp32", shards="r r", fake=lambda x, _: x.new_empty(x.shape))
 def _softmax(x: torch.Tensor, config: str) -> torch.Tensor:
-    y, chosen = x.new_empty(x.shape), unpack(config) or {}
     rows, columns = x.shape
+    y, chosen = x.new_empty(rows, columns), unpack(config) or {}
     if y.numel() == 0:
         return y
     if held := _forward_pieces(x, chosen):
@@ -231,8 +231,8 @@ def _softmax(x: torch.Tensor, config: str) -> torch.Tensor:
 
 @operator("softmax_backward", shards="rr r", fake=lambda _, y, __: y.new_empty(y.shape))
 def _softmax_backward(dy: torch.Tensor, y: torch.Tensor, config: str) -> torch.Tensor:
-    dx, chosen = y.new_empty(y.shape), unpack(config) or {}
     rows, columns = y.shape
+    dx, chosen = y.new_empty(rows, columns), unpack(config) or {}
     if dx.numel() == 0:
         return dx
     if held := _backward_pieces(y, chosen):
