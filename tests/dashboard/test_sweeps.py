@@ -154,6 +154,7 @@ def test_no_config_of_code_that_is_gone_is_offered(own_runs) -> None:
         view = opened(Autotune, run=about.id, kernel="row_sum")
         assert "Best of 2" in words(view)
         assert ("The code has changed since this sweep, so no config is offered" in words(view)) == gone
+        assert ("but the code has changed since" in str(view.head.object)) == gone
         assert bool(field(view, "Copy").description) != gone
 
 

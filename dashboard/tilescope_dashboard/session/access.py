@@ -12,8 +12,8 @@ from typing import Any
 #: Variable that names the folder whose files people may profile. Unset, they profile the library alone.
 OWN_FILES = "TILESCOPE_OWN_FILES"
 _NO_FILES = (
-    "this server runs no files of your own. 'tilescope serve', started in their folder, does; "
-    f"--allow-own-files FOLDER or {OWN_FILES}=FOLDER names another folder."
+    "this server runs no files of your own. Start 'tilescope serve' in their folder, or name the folder: "
+    f"--allow-own-files FOLDER or {OWN_FILES}=FOLDER."
 )
 #: Most files that are offered.
 _MOST = 1000

@@ -87,7 +87,9 @@ class Autotune(View):
         own = self._defaults[sweeps.names(self._defaults) == chosen.sweep]
         won = sweeps.gain(cells, own) if chosen.colouring == "time" else None
         said = topic.sentence(cells, shown, label, unit, won)
-        self.say(said._replace(text=self._instead() + said.text))
+        gone = self._no_answer() == topic.GONE.format(self.state.kernel)
+        title = said.title + ", but the code has changed since" if gone else said.title
+        self.say(said._replace(title=title, text=self._instead() + said.text))
         self.chart.visible = self._place.visible = len(shown) > 0
         self.chart.object = autotune(shown, chosen.across, chosen.down, unit, self.look)
         self._ranked = topic.listed(cells)

@@ -152,11 +152,12 @@ class Navigation(layout.Part):
             return True
         if any(job.active for job in shared().jobs):
             return False
-        name = next((name for name in self._likely() if not self.places[name].objects), "")
-        if name:
-            self.made[name].complete()
-            self._put(name)
-        return bool(name)
+        # Its tables follow when it is opened: they are most of a view's elements.
+        name = next((name for name in self._likely() if not self.places[name].objects), None)
+        if name is None:
+            return False
+        self._put(name)
+        return True
 
     def _went(self, named: set[str]) -> None:
         self.state.param.update(**{name: value for name, value in self._begun.items() if name not in named})
