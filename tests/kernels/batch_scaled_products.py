@@ -7,7 +7,7 @@ from checks import SPECS, against_reference, draw, main, poisoned, relative_erro
 from metered import moves_its_floor, run, writes_every_element
 from tilescope.execution import launches
 from tilescope_kernels import fp8_matmul, int8_matmul, lora_linear, quantize, w8a16_matmul
-from tilescope_kernels.matrix_products import bytes_product, lora, scaled_matmul, split_k
+from tilescope_kernels.matrix_products import aligned_rows, bytes_product, lora, scaled_matmul, split_k
 from tilescope_kernels.matrix_products import fp8_matmul as fp8
 from tilescope_kernels.matrix_products import w8a16_matmul as w8a16
 from tilescope_kernels.matrix_products.w8a16_matmul import SMALL
@@ -143,14 +143,16 @@ def check_fp8_matmul_takes_what_quantize_gives():
 
 
 def check_unaligned_rows():
-    for name, dtype in (
-        ("fp8_matmul", "fp8"),
-        ("fp8_matmul_rows", "fp8"),
-        ("int8_matmul", "int8"),
-        ("w8a16_matmul", "fp16"),
-    ):
-        for extents in ("37x33x70", "5x130x257", "64x64x24"):
-            against_reference(name, f"{extents}-{dtype}")
+    names = {"fp8_matmul": "fp8", "fp8_matmul_rows": "fp8", "int8_matmul": "int8", "w8a16_matmul": "fp16"}
+    extents = ("37x33x70", "5x130x257", "64x64x24")
+    workloads = [(name, f"{size}-{dtype}") for name, dtype in names.items() for size in extents]
+    for name, workload in (*workloads, ("lora_linear", "33x9x517x100-fp16")):
+        for least in (1, 2**20):  # copied first, and as they are
+            seen = []
+            caught = launches.catch(lambda launch, seen=seen: (seen.append(launch.name), run(launch)))
+            with mock.patch.object(aligned_rows, "_LEAST", least), poisoned(), caught:
+                against_reference(name, workload)
+            assert ("copy_rows_kernel" in seen) == (least == 1), (name, workload, seen)
     # Rows that start at 16 bytes and end elsewhere, beside others; and a first row that does not start there.
     a, b = ((16 * draw(50, 81, seed=seed)).to(INT8) for seed in (0, 1))
     wide = torch.zeros(50, 96, dtype=INT8)

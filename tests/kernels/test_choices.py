@@ -166,6 +166,15 @@ def test_quantize_more_tiles_than_a_grid_axis_has():
     assert [launch.grid[:2] for launch in seen] == [(1, 65535), (1, 1)]
 
 
+def test_products_of_unaligned_rows_copy_them_first():
+    byte, copy = torch.int8, "copy_rows_kernel"
+    few = launched(kernels.w8a16_matmul, meta(37, 769), meta(517, 769, dtype=byte), meta(517, 1, dtype=torch.float32))
+    small = launched(kernels.int8_matmul, meta(1023, 776, dtype=byte), meta(520, 776, dtype=byte).T)
+    update = launched(kernels.lora_linear, meta(1023, 769), meta(517, 769), meta(24, 769), meta(517, 24))
+    named = [[launch.name for launch in seen] for seen in (few, small, update)]
+    assert named == [[copy, "w8a16_few_rows_kernel"], [copy, "matmul_split_kernel"], [copy, copy, "lora_linear_kernel"]]
+
+
 def test_lora_of_more_rows_than_int32_reaches_is_parted():
     square = meta(16, 16)
     seen = launched(kernels.lora_linear, meta(2**27 + 3, 16), square, square, square)

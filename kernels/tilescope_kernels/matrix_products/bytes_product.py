@@ -11,7 +11,7 @@ import torch
 
 from tilescope_kernels._shared.launching import BEYOND, capability, cdiv, multiprocessors, shared_memory
 from tilescope_kernels.matrix_products import matmul_hopper, scaled_matmul, split_k
-from tilescope_kernels.matrix_products.aligned_rows import is_aligned
+from tilescope_kernels.matrix_products.aligned_rows import is_aligned, padded
 
 #: Least multiply-adds of small tiles, with rows counted as at least 16.
 _LEAST = 2**24
@@ -52,6 +52,8 @@ def bytes_product(
 
     ``given`` is a config of ``scaled_matmul``, or None to choose a kernel. ``scales`` and ``fast`` are as in ``split_k.write_product``.
     """
+    if given is None:
+        a, b = padded(a, b)
     if given is None and (plan := bytes_plan(a, b.T)):
         if a.shape[0] <= _TURNED:
             split_k.write_product(b, a.T, c.T, plan, scales[::-1], fast)

@@ -1,8 +1,7 @@
 """FP8 products with scales of 1x128 and 128x128 on Hopper, persistent and warp-specialized: one warp loads, two or three warpgroups multiply.
 
-Tensor cores add up the 128 products that share scales; CUDA cores scale those sums and accumulate them in fp32. While one
-warpgroup scales, the others keep the tensor cores busy. Written in Gluon, because Triton's language cannot assign work to
-warps.
+Tensor cores add up the 128 products that share scales; CUDA cores scale those sums and accumulate them in fp32. While one warpgroup scales,
+the others keep the tensor cores busy. Written in Gluon, because Triton's language cannot assign work to warps.
 
 Two warpgroups have registers for the products of two steps each: the first are scaled during the second. Three read a sixth
 less from L2 per product. With 128 rows per warpgroup, half of them at a time, registers spill.
@@ -141,8 +140,7 @@ def _multiply(
 # Specialized on extents of 1, ptxas crashed with a segmentation fault in another kernel (sm_90, CUDA 12.8).
 @gluon.jit(do_not_specialize=["M", "N", "K"])
 def fp8_matmul_blocks_hopper_kernel(
-    a_tiles, b_tiles, c_tiles, scale_a_ptr, scale_b_ptr, M, N, K, scale_am, scale_ak, scale_bk, scale_bn,
-    GROUPS: gl.constexpr,
+    a_tiles, b_tiles, c_tiles, scale_a_ptr, scale_b_ptr, M, N, K, scale_am, scale_ak, scale_bk, scale_bn, GROUPS: gl.constexpr,
 ):  # fmt: skip
     """Compute tiles ``program, program + programs, ...``, 128 columns wide, of 64 rows for each of ``GROUPS`` warpgroups. Launch with 4 warps.
 

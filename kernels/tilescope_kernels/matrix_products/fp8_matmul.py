@@ -34,8 +34,7 @@ _GROUP = tl.constexpr(GROUP)
 @triton.jit(do_not_specialize=["M"])
 def fp8_matmul_blocks_kernel(
     a_tiles, b_tiles, a_ptr, b_ptr, c_ptr, parts_ptr, scale_a_ptr, scale_b_ptr, M, N, K, stride_am, stride_bn, stride_cm,
-    scale_am, scale_ak, scale_bk, scale_bn,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, SPLITS: tl.constexpr,
+    scale_am, scale_ak, scale_bk, scale_bn, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, SPLITS: tl.constexpr,
     EVEN_K: tl.constexpr, FAR: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Compute a tile of c per program or, of ``SPLITS`` parts along K, one part, which goes to ``parts`` (programs, BLOCK_M, BLOCK_N).
@@ -125,8 +124,7 @@ def _in_parts(m: int, n: int, k: int, programs: int) -> dict[str, int] | None:
 
 @operator("fp8_matmul", fake=lambda a, b, _, __, dtype, *___: a.new_empty(a.shape[0], b.shape[0], dtype=dtype))
 def _fp8_matmul(
-    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, dtype: torch.dtype, fast: bool,
-    config: str,
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, dtype: torch.dtype, fast: bool, config: str,
 ) -> torch.Tensor:  # fmt: skip
     """Product of ``a`` (M, K) and ``b`` (N, K)."""
     c = torch.empty((a.shape[0], b.shape[0]), dtype=dtype, device=a.device)
@@ -159,8 +157,7 @@ def _fp8_matmul_blocks(
     # Programmatic dependent launch: the second launch starts early and waits for the parts.
     pdl = splits > 1 and capability(a) >= 90
     launch(
-        fp8_matmul_blocks_kernel, (count * splits,),
-        *((tiles(a, high, GROUP), tiles(b, wide, GROUP)) if given["TMA"] else (None, None)),
+        fp8_matmul_blocks_kernel, (count * splits,), *((tiles(a, high, GROUP), tiles(b, wide, GROUP)) if given["TMA"] else (None, None)),
         a, b, c, parts, scale_a, scale_b, m, n, k, *strides, *scale_a.stride(), *scale_b.stride(),
         EVEN_K=k % GROUP == 0, FAR=is_far(*strides), PDL=pdl, **{name: value for name, value in given.items() if name != "TMA"},
     )  # fmt: skip

@@ -19,8 +19,7 @@ SCALED_CONFIGS = scaled_matmul.sweep(2)
 
 @operator("int8_matmul", fake=lambda a, b, _, __, dtype, ___: a.new_empty(a.shape[0], b.shape[0], dtype=dtype))
 def _int8_matmul(
-    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor | None, scale_b: torch.Tensor | None, dtype: torch.dtype,
-    config: str,
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor | None, scale_b: torch.Tensor | None, dtype: torch.dtype, config: str,
 ) -> torch.Tensor:  # fmt: skip
     """Product of ``a`` (M, K) and ``b`` (N, K)."""
     c = torch.empty((a.shape[0], b.shape[0]), dtype=dtype, device=a.device)
@@ -134,10 +133,8 @@ _SIZES = (
 )
 
 SPEC = declare(
-    "int8_matmul", "INT8 a @ b, exact in INT32", "m n k", _SIZES,
-    triton=Implementation(int8_matmul, "INT8 on tensor cores", CONFIGS),
-    eager=Implementation(eager, "converted to fp32, then cuBLAS"),
-    cublas=Implementation(cublas, "torch._int_mm"),
+    "int8_matmul", "INT8 a @ b, exact in INT32", "m n k", _SIZES, triton=Implementation(int8_matmul, "INT8 on tensor cores", CONFIGS),
+    eager=Implementation(eager, "converted to fp32, then cuBLAS"), cublas=Implementation(cublas, "torch._int_mm"),
     reference=reference, inputs=inputs, cost=cost, tolerance={"int8": 0.0},
 )  # fmt: skip
 

@@ -24,6 +24,7 @@ from tilescope_kernels._shared.launching import BEYOND, launch, multiprocessors,
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.reach import is_far, slabs
 from tilescope_kernels._shared.tile_order import programs, tile_origin
+from tilescope_kernels.matrix_products.aligned_rows import padded
 from tilescope_kernels.matrix_products.scaled_matmul import pointer_operands, tma_serves
 from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
 
@@ -48,8 +49,7 @@ def lora_down_kernel(
 
 @triton.jit
 def lora_linear_kernel(
-    y_ptr, x_ptr, weight_ptr, a_ptr, b_ptr, down_ptr, alpha, M, N, K, R,
-    x_stride, weight_stride, a_stride, b_stride,
+    y_ptr, x_ptr, weight_ptr, a_ptr, b_ptr, down_ptr, alpha, M, N, K, R, x_stride, weight_stride, a_stride, b_stride,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, RANK: tl.constexpr,
     TMA: tl.constexpr, HALVES: tl.constexpr, INLINE: tl.constexpr, EVEN_K: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
@@ -95,8 +95,7 @@ def lora_linear_kernel(
         of_a = r.to(tl.int64) if FAR else r
         for start_k in range(0, K, BLOCK_K):
             x, weight = pointer_operands(
-                x_ptr, weight_ptr, M, N, K, x_stride, weight_stride, start_m, start_n, start_k,
-                BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, FAR,
+                x_ptr, weight_ptr, M, N, K, x_stride, weight_stride, start_m, start_n, start_k, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, FAR,
             )  # fmt: skip
             total = tl.dot(x, weight, total, input_precision="ieee")
             if INLINE:
@@ -140,8 +139,8 @@ _INLINE = tuple(
         (64, 64, 64, 4, 4, 0, 0, 1), (16, 32, 256, 2, 5, 0, 0, 1),
     )
 )  # fmt: skip
-#: For fp32, which runs on CUDA cores, and for unaligned rows, whose elements each have an address and a mask: registers
-#: bound the tile.
+#: For fp32, which runs on CUDA cores, and for tiny products of unaligned rows, whose elements each have an address and a mask:
+#: registers bound the tile.
 NARROW = _config(32, 64, 32, 4, 2)
 CONFIGS = (*TUNED, *_INLINE, NARROW)
 #: For few rows, which every tile reads anyway: at most a tile of 64x64 an SM, and more. For up to 16 rows, at most one of 16x32 an SM.
@@ -192,7 +191,7 @@ def _chosen(x: torch.Tensor, n: int, rank: int, tma: bool) -> Mapping[str, int]:
         fewest = x.shape[0] <= 16 and tiles(16, 32) <= programs and _fits(_FEWEST_ROWS, x, rank)
         return _FEWEST_ROWS if fewest else _FEW_ROWS[tiles(64, 64) > programs]
     if tiles(64, 64) <= 2 * programs:
-        return _SMALL
+        return _SMALL if tma or rank > 32 else _FEW_ROWS[0]
     if tiles(128, 128) < programs:
         return _MIDDLE
     large = TUNED if tiles(128, 256) >= 1.5 * programs else _SQUARE
@@ -228,18 +227,18 @@ def _lora_linear(
 def _write_result(
     y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, lora_a: torch.Tensor, lora_b: torch.Tensor, alpha: float, config: str
 ) -> None:  # fmt: skip
+    x, weight, lora_a = (x, weight, lora_a) if config else padded(x, weight, lora_a)
     (m, k), (n, rank) = x.shape, lora_b.shape
     tma = _tma_serves(x, weight, lora_a, lora_b, y)
     given = unpack(config) or _chosen(x, n, rank, tma)
     if given["TMA"] and not tma:
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
-    padded = _padded(rank)
     down = None if given["INLINE"] else _down(x, lora_a, alpha)
     strides = [matrix.stride(0) for matrix in (x, weight, lora_a, lora_b)]
     triton.set_allocator(workspace)
     launch(
         lora_linear_kernel, programs(m, n, given, x), y, x, weight, lora_a, lora_b, down, alpha, m, n, k, rank, *strides,
-        RANK=padded, EVEN_K=k % given["BLOCK_K"] == 0, FAR=is_far(*strides), **given,
+        RANK=_padded(rank), EVEN_K=k % given["BLOCK_K"] == 0, FAR=is_far(*strides), **given,
     )  # fmt: skip
 
 
@@ -260,15 +259,13 @@ def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...
 
 
 def lora_linear(
-    x: torch.Tensor, weight: torch.Tensor, lora_a: torch.Tensor, lora_b: torch.Tensor, alpha: float = 1.0, *,
-    config: Config | None = None,
+    x: torch.Tensor, weight: torch.Tensor, lora_a: torch.Tensor, lora_b: torch.Tensor, alpha: float = 1.0, *, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """``x @ weight.T + alpha * (x @ lora_a.T) @ lora_b.T``, as a linear layer with a LoRA adapter (arXiv:2106.09685).
 
     ``x`` (..., K), ``weight`` (N, K), ``lora_a`` (R, K) and ``lora_b`` (N, R) have one dtype (bf16, fp16, fp32); R is at
-    most 128. Accumulates in fp32; ``alpha * x @ lora_a.T`` is rounded to the dtype. Differentiable in all four; the gradient
-    of a frozen ``weight`` is not computed. ``config`` is one of ``CONFIGS``; by default the shapes
-    choose. Raises ValueError, naming the argument, for what is not supported.
+    most 128. Accumulates in fp32; ``alpha * x @ lora_a.T`` is rounded to the dtype. Differentiable in all four.
+    ``config`` is one of ``CONFIGS``; by default the shapes choose. Raises ValueError, naming the argument, for what is not supported.
     """
     if not use_triton():
         return reference(x, weight, lora_a, lora_b, alpha)

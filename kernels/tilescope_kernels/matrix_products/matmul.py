@@ -59,8 +59,7 @@ def _pointer_tile(
 
 @triton.jit
 def matmul_kernel(
-    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm,
-    A_COLUMNS: tl.constexpr, B_COLUMNS: tl.constexpr,
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, A_COLUMNS: tl.constexpr, B_COLUMNS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     TMA: tl.constexpr, SPECIALIZE: tl.constexpr, EVEN_K: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
@@ -260,9 +259,8 @@ def _differentiate(ctx: Any, dc: torch.Tensor) -> tuple[torch.Tensor | None, tor
 def matmul(a: torch.Tensor, b: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:
     """``a @ b`` of matrices (M, K) and (K, N) of one dtype (fp32, fp16, bf16) and any strides; differentiable.
 
-    Accumulates in fp32; fp32 operands are never rounded to tf32. ``config`` is one of ``CONFIGS``; by default the shapes choose.
-    Raises ValueError, naming the argument, for other dtypes or numbers of dimensions, shapes that do not match, and devices
-    without CUDA.
+    Accumulates in fp32; fp32 operands are never rounded to tf32. ``config`` is one of ``CONFIGS``; by default the shapes choose. Raises
+    ValueError, naming the argument, for other dtypes or numbers of dimensions, shapes that do not match, and devices without CUDA.
     """
     if not use_triton():
         return reference(a, b)

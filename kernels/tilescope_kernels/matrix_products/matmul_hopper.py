@@ -4,12 +4,8 @@ Each warpgroup has its share of a tile's rows, and runs steps behind the one bef
 during the other's epilogue. Tiles of a partial last wave may be cut in rows or columns, in the same launch.
 Written in Gluon, because Triton's language cannot assign work to warps.
 
-16-bit products of large and of aligned sizes run at cuBLAS's speed. Unaligned rows are copied to aligned ones first.
-
 Rows that do not start at 32-byte sectors load slowly, through TMA and more so through cp.async. Large tiles load least, so three
 warpgroups and copies of operands pay there. Pairs of SMs (``matmul_pairs``) are faster for most such products.
-
-FP8 products with scales use the same tiles.
 """
 
 from __future__ import annotations
@@ -348,11 +344,9 @@ def write_product(
         return gluon_tiles(b, depth, across, b_columns)
 
     launch(
-        matmul_hopper_kernel, (min(pieces, programs),),
-        gluon_tiles(a, high, depth, a_columns), of_b(wide),
+        matmul_hopper_kernel, (min(pieces, programs),), gluon_tiles(a, high, depth, a_columns), of_b(wide),
         of_b(chosen.side) if chosen.side else None, gluon_tiles(c, PART.value, PART.value) if through else None,
         c, c.stride(0), *scales, m, n, k, whole, pieces, SCALES=kind(scales),
         A_COLUMNS=a_columns, B_COLUMNS=b_columns, GROUPS=chosen.groups, ROWS=chosen.rows, WIDE=chosen.wide, SIDE=chosen.side,
-        CUT_ROWS=chosen.cut_rows, CUT_COLUMNS=chosen.cut_columns, STAGES=chosen.stages, BUFFERS=chosen.buffers,
-        TMA=through, num_warps=4,
+        CUT_ROWS=chosen.cut_rows, CUT_COLUMNS=chosen.cut_columns, STAGES=chosen.stages, BUFFERS=chosen.buffers, TMA=through, num_warps=4,
     )  # fmt: skip

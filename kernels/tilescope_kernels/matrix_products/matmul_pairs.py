@@ -9,8 +9,6 @@ Otherwise this is ``matmul_hopper`` without cut tiles: persistent, one warp load
 width that is a multiple of 16, and lie along the product or its transpose (``matmul_tilings``).
 
 Pairs are faster where tiles of one SM fill the last wave badly: sizes of a thousand to a few thousand that are no powers of two.
-
-Where rows start at sectors, tiles of one SM are faster for large products.
 """
 
 from __future__ import annotations
@@ -171,8 +169,7 @@ def _multiply(
 # Specialized on extents of 1, ptxas crashed with a segmentation fault in another kernel (sm_90, CUDA 12.8).
 @gluon.jit(do_not_specialize=["M", "N", "K", "pieces"])
 def matmul_pairs_kernel(
-    a_tiles, b_tiles, c_tiles, M, N, K, pieces,
-    A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, ROWS: gl.constexpr, WIDTH: gl.constexpr,
+    a_tiles, b_tiles, c_tiles, M, N, K, pieces, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, ROWS: gl.constexpr, WIDTH: gl.constexpr,
     STAGES: gl.constexpr, BUFFERS: gl.constexpr, STACKED: gl.constexpr, TURNED: gl.constexpr,
 ):  # fmt: skip
     """Compute pieces ``pair, pair + pairs, ...`` of two tiles each, ``STACKED`` one above the other or beside each other.

@@ -80,8 +80,7 @@ def scaled_matmul_kernel(
         total = tl.zeros((BLOCK_M, BLOCK_N), sums)
         for start_k in range(0, K, BLOCK_K):
             a, b = pointer_operands(
-                a_ptr, b_ptr, M, N, K, stride_am, stride_bn, start_m, start_n, start_k,
-                BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, FAR,
+                a_ptr, b_ptr, M, N, K, stride_am, stride_bn, start_m, start_n, start_k, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, FAR,
             )  # fmt: skip
             total = tl.dot(a, b, total, max_num_imprecise_acc=imprecise, out_dtype=sums)
         c = _scaled(total, scale_a_ptr, scale_b_ptr, start_m, start_n, M, N, SCALES)

@@ -1,14 +1,11 @@
 """Matrix products with few tiles or with unaligned rows: small tiles, split-K, and copies to aligned rows.
 
-A small result leaves SMs without a tile. Here tiles are small, with many steps along K in flight. Where even those are too
-few, tiles are split along K. So are the last tiles of a large product, which would be a wave of their own (Stream-K with
-whole waves first: Osama, Merrill, Cecka, Garland and Owens, arXiv:2301.03598). A second launch adds the parts up in a fixed
-order, so the result is deterministic.
+A small result leaves SMs without a tile. Here tiles are small, with many steps along K in flight. Where even those are too few, tiles are
+split along K. So are the last tiles of a large product, which would be a wave of their own (Stream-K with whole waves first: Osama,
+Merrill, Cecka, Garland and Owens, arXiv:2301.03598). A second launch adds the parts up in a fixed order, so the result is deterministic.
 
-TMA cannot load rows that are not 16-byte aligned, such as rows of an odd number of elements. Such operands are copied to
-aligned rows, and a large result is written to aligned rows and copied from there.
-
-Operands are 16-bit, or FP8 or INT8 with few tiles (``bytes_product``).
+Rows that TMA cannot load are copied first (``aligned_rows``), and a large result is copied from aligned rows. Operands are 16-bit, or FP8
+or INT8 with few tiles (``bytes_product``).
 """
 
 from __future__ import annotations
@@ -46,8 +43,7 @@ def _places(c_ptr, stride_c, start_m, start_n, m, n, C_COLUMNS: tl.constexpr):
 def matmul_split_kernel(
     a_tiles, b_tiles, c_tiles, c_ptr, parts_ptr, scale_a_ptr, scale_b_ptr, M, N, K, stride_c, first_tile, pieces,
     A_COLUMNS: tl.constexpr, B_COLUMNS: tl.constexpr, C_COLUMNS: tl.constexpr, SCALES: tl.constexpr, IMPRECISE: tl.constexpr, INTEGER: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, SPLITS: tl.constexpr,
-    PDL: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, SPLITS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Compute parts ``program, program + programs, ...`` of the tiles from ``first_tile`` on, ``SPLITS`` parts a tile.
 
@@ -153,10 +149,7 @@ def _few(m: int, n: int, k: int, programs: int) -> dict[str, int]:
 
 
 def plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
-    """Plan for a 16-bit product with few tiles or with unaligned rows; None where this does not pay.
-
-    It runs at cuBLAS's speed for few tiles, also with copies of unaligned rows.
-    """
+    """Plan for a 16-bit product with few tiles or with unaligned rows; None where this does not pay."""
     (m, k), n = a.shape, b.shape[1]
     if a.element_size() != 2 or capability(a) < 90 or shared_memory(a) < 227 * 1024:
         return None

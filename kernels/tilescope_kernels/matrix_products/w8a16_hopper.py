@@ -4,8 +4,6 @@ While one warpgroup converts weights, the other's products keep the tensor cores
 all warps wait for the same loads, so all convert at once and the tensor cores idle. Few tiles are split along K, and a second
 launch adds the parts up in a fixed order.
 
-A step's weights are converted while the step before multiplies, which is faster than converting them in their own step.
-
 Two weights are converted in three instructions.
 """
 
@@ -402,8 +400,7 @@ def write_product(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, scale:
     whole = tiles // programs * programs if cut > 1 else tiles
     pieces, box = whole + (tiles - whole) * cut, chosen.block_m // cut
     launch(
-        w8a16_matmul_hopper_kernel, (min(pieces, programs),),
-        gluon_tiles(x, box, depth), gluon_tiles(weight, _ROWS.value, depth),
+        w8a16_matmul_hopper_kernel, (min(pieces, programs),), gluon_tiles(x, box, depth), gluon_tiles(weight, _ROWS.value, depth),
         gluon_tiles(out, box, _ROWS.value) if split == 1 else None, parts, scale, m, n, k, whole, pieces,
         BLOCK_M=chosen.block_m, SPLIT=split, CUT=cut, STAGES=chosen.stages, num_warps=4,
     )  # fmt: skip

@@ -21,6 +21,7 @@ from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import w8a16_hopper
+from tilescope_kernels.matrix_products.aligned_rows import padded
 from tilescope_kernels.matrix_products.w8a16_hopper import add_parts
 from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
 
@@ -28,8 +29,7 @@ from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload,
 @triton.jit
 def w8a16_matmul_kernel(
     y_ptr, x_ptr, weight_ptr, scale_ptr, M, N, K, x_stride, weight_stride,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_N: tl.constexpr,
-    EVEN_K: tl.constexpr, FAR: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_N: tl.constexpr, EVEN_K: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """Compute a tile of y per program.
 
@@ -111,12 +111,14 @@ SMALL = tuple(
     for n, k, warps, stages in ((64, 256, 4, 4), (64, 128, 4, 4), (32, 256, 2, 4), (32, 256, 4, 4), (32, 128, 4, 6))
     for split in (1, 2, 4, 8)
 )
-#: For fp32, which runs on CUDA cores, and for unaligned rows, whose elements each have an address and a mask: registers
-#: bound the tile.
+#: For fp32, which runs on CUDA cores, and for tiny products of unaligned rows, whose elements each have an address and a mask:
+#: registers bound the tile.
 NARROW = _config(32, 64, 32, 4, 2)
 CONFIGS = (*TUNED, *SMALL, NARROW)
 #: Most rows for ``w8a16_few_rows_kernel``.
 _FEW = 16
+#: The longest K for which tiles of 16x32 without a split are faster, if an SM has at most two.
+_SHORT = 1280
 
 
 def _operands(config: Mapping[str, int]) -> int:
@@ -129,6 +131,8 @@ def _chosen(x: torch.Tensor, weight: torch.Tensor) -> Mapping[str, int]:
     (m, k), n = x.shape, weight.shape[0]
     if x.dtype == torch.float32 or k % 16:
         return NARROW
+    if k <= _SHORT and triton.cdiv(m, 16) * triton.cdiv(n, 32) <= 2 * multiprocessors(x):
+        return SMALL[-4]
     if m <= _FEW:
         # Split until every SM has two programs, with at least eight blocks of K each.
         wanted = 2 * multiprocessors(x) / triton.cdiv(n, SMALL[0]["BLOCK_N"])
@@ -158,6 +162,7 @@ def _few_rows(
 
 @operator("w8a16_matmul", fake=lambda x, weight, *_: x.new_empty(x.shape[0], weight.shape[0]))
 def _w8a16_matmul(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, config: str) -> torch.Tensor:
+    x, weight = (x, weight) if config else padded(x, weight)
     (m, k), n = x.shape, weight.shape[0]
     y = torch.empty((m, n), dtype=x.dtype, device=x.device)
     if not config and m > _FEW and (chosen := w8a16_hopper.plan(x, weight)):
@@ -183,9 +188,8 @@ def w8a16_matmul(
     """``x @ (weight * scale).T`` as ``torch.nn.functional.linear``: (..., K) to (..., N) in the dtype of ``x``.
 
     ``x`` is bf16, fp16 or fp32, ``weight`` (N, K) int8 and ``scale`` (N, 1) fp32, as ``quantize(weight)`` gives them.
-    Accumulates in fp32; the result is deterministic. Few rows may be split along K (split-K), with a second small launch. Not
-    differentiable. ``config`` is one of ``CONFIGS``; by default the shapes choose. Raises
-    ValueError, naming the argument, for what is not supported.
+    Accumulates in fp32; the result is deterministic. Not differentiable. ``config`` is one of ``CONFIGS``; by default the shapes
+    choose. Raises ValueError, naming the argument, for what is not supported.
     """
     if not use_triton():
         return reference(x, weight, scale)
