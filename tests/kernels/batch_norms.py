@@ -16,11 +16,10 @@ def check_layer_norm_rows():
 
 
 def check_layer_norm_wide_rows():
-    # Over 8192 columns a row is read again or, in 16 bits, waits for its sums; over 16384 it is cut into parts.
+    # Over 8192 columns a row is read again or, in 16 bits, held in pieces; over 16384 it is cut into parts.
     against_reference("layer_norm", "3x9000-fp32")
     against_reference("layer_norm", "3x9000-fp16")
-    against_reference("layer_norm", "3x12288-fp16", backward=False)  # 48 elements a thread
-    against_reference("layer_norm", "3x16384-fp16", backward=False)  # in whole pieces, without a mask
+    against_reference("layer_norm", "3x12288-fp16")  # 48 elements a thread, in whole pieces, without a mask
     against_reference("layer_norm", "3x16400-fp32")
 
 
@@ -46,8 +45,7 @@ def check_norms_of_rows_that_do_not_start_at_16_bytes():
     # Odd columns, a multiple of 8 bytes, and fewer rows than begin differently; whole accesses, though no multiple of 16 elements.
     for kernel, shape in (
         ("layer_norm", "19x601-fp16"), ("layer_norm", "9x602-fp32"), ("layer_norm", "3x603-fp32"),
-        ("rms_norm", "19x601-fp16"), ("rms_norm", "3x603-fp32"),
-        ("layer_norm", "9x1000-fp16"), ("rms_norm", "9x1000-fp16"),
+        ("rms_norm", "19x601-fp16"), ("rms_norm", "3x603-fp32"), ("layer_norm", "9x1000-fp16"), ("rms_norm", "9x1000-fp16"),
     ):  # fmt: skip
         against_reference(kernel, shape)
     for x in (draw(4, 601), draw(4, 1202)[:, 1:602], draw(2405)[1:].view(4, 601)):  # the latter two by other kernels
@@ -125,8 +123,7 @@ def check_elements_of_a_group_beyond_int32_are_counted():
     x, y, stats, sums = torch.full((64,), 7.0), torch.empty(64), torch.empty(2), torch.tensor([1e6, 1e12])
     for channels, positions in ((2, 2**30 + 64), (64, 2**26), (1, 2**31 + 8)):
         group_norm_parts_kernel[(1,)](
-            y, stats, x, None, None, sums, 1, channels, positions, 1, 1e-5,
-            CHANNELS=1, BLOCK=64, WHOLE=True, VECTOR=1, PARTS=1, HUGE=True,
+            y, stats, x, None, None, sums, 1, channels, positions, 1, 1e-5, CHANNELS=1, BLOCK=64, WHOLE=True, VECTOR=1, PARTS=1, HUGE=True,
         )  # fmt: skip
         mean = 64e6 / (channels * positions)
         variance = (1e12 + 64 * (1e6 - mean) ** 2) / (channels * positions)

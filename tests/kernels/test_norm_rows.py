@@ -28,6 +28,7 @@ def launched(name, x):
     ("rms_norm", (999, 100), torch.bfloat16, [("rms_norm_kernel", 1), ("norm_short_rows_backward_kernel", 1)]),
     ("rms_norm", (999, 333), torch.float32, [("rms_norm_kernel", 1), ("norm_short_rows_backward_kernel", 1)]),
     ("rms_norm", (99, 12345), torch.bfloat16, [("rms_norm_kernel", 1), ("rms_norm_backward_kernel", 1)]),
+    ("layer_norm", (99, 9992), torch.bfloat16, [("layer_norm_pieces_kernel", None), ("layer_norm_backward_pieces_kernel", None)]),
     ("layer_norm", (99, 4097), torch.bfloat16, [("layer_norm_kernel", 1), ("layer_norm_backward_kernel", 1)]),
 ])  # fmt: skip
 def test_rows_have_the_kernel_for_their_extents(name, shape, dtype, wanted):

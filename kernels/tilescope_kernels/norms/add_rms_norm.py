@@ -24,8 +24,7 @@ from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, 
 
 @triton.jit
 def add_rms_norm_kernel(
-    y_ptr, sum_ptr, rstd_ptr, x_ptr, residual_ptr, weight_ptr, x_stride, residual_stride, columns, eps,
-    BLOCK: tl.constexpr,
+    y_ptr, sum_ptr, rstd_ptr, x_ptr, residual_ptr, weight_ptr, x_stride, residual_stride, columns, eps, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One row per program. ``rstd`` may be None."""
     row = tl.program_id(0).to(tl.int64)
@@ -134,10 +133,9 @@ def add_rms_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``(rms_norm(x + residual) * weight, x + residual)`` over the last dimension; once differentiable.
 
-    ``x`` and ``residual`` share a shape (..., columns), ``weight`` is (columns,). All have one dtype (fp32, fp16, bf16), or
-    some are fp32. The sum is rounded to the wider dtype of ``x`` and ``residual``, then normalized in fp32. Gradients are
-    deterministic. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for other dtypes, shapes that do
-    not fit, and devices without CUDA.
+    ``x`` and ``residual`` share a shape (..., columns), ``weight`` is (columns,). All have one dtype (fp32, fp16, bf16), or some are fp32.
+    The sum is rounded to the wider dtype of ``x`` and ``residual``, then normalized in fp32. Gradients are deterministic. ``config`` is one
+    of ``CONFIGS``. Raises ValueError, naming the argument, for other dtypes, shapes that do not fit, and devices without CUDA.
     """
     if not use_triton():
         return reference(x, residual, weight, eps)

@@ -84,8 +84,7 @@ def _group_norm(
     grid = (rows * tiles.parts,)
     launch(kernels.group_norm_sums_kernel, grid, sums, x, channels, positions, tiles.parts, **tiles.constants)
     launch(
-        kernels.group_norm_parts_kernel, grid,
-        y, saved, x, weight, bias, sums, groups, channels, positions, tiles.parts, eps,
+        kernels.group_norm_parts_kernel, grid, y, saved, x, weight, bias, sums, groups, channels, positions, tiles.parts, eps,
         PARTS=min(1024, next_power_of_2(tiles.parts)), HUGE=tiles.huge, **tiles.constants,
     )  # fmt: skip
     return y, stats
@@ -114,20 +113,16 @@ def _group_norm_backward(
     partial = x.new_empty((1, batch * tiles.across, 2 * every), dtype=torch.float32) if sums or not whole else None
     if whole:
         launch(
-            kernels.group_norm_backward_kernel, (rows,),
-            dx, partial, dy, x, weight, stats, groups, channels, positions,
-            **tiles.constants,
+            kernels.group_norm_backward_kernel, (rows,), dx, partial, dy, x, weight, stats, groups, channels, positions, **tiles.constants,
         )  # fmt: skip
     else:
         grid = (rows * tiles.parts,)
         launch(
-            kernels.group_norm_backward_sums_kernel, grid,
-            partial, dy, x, stats, groups, channels, positions, tiles.parts,
+            kernels.group_norm_backward_sums_kernel, grid, partial, dy, x, stats, groups, channels, positions, tiles.parts,
             **tiles.constants,
         )  # fmt: skip
         launch(
-            kernels.group_norm_backward_parts_kernel, grid,
-            dx, dy, x, weight, stats, partial, groups, channels, positions, tiles.parts,
+            kernels.group_norm_backward_parts_kernel, grid, dx, dy, x, weight, stats, partial, groups, channels, positions, tiles.parts,
             PARTS=min(1024, next_power_of_2(tiles.across * channels)), HUGE=tiles.huge, **tiles.constants,
         )  # fmt: skip
     if not sums or partial is None:
@@ -208,8 +203,7 @@ def inputs(draw: Draw, batch: int, groups: int, channels: int, positions: int) -
 def cost(workload: Workload, direction: str) -> Cost:
     """Forward reads x, weight and bias and writes y; backward reads dy, x and weight and writes dx, dW and dB.
 
-    The saved statistics are not counted, as they can be recomputed. Nor is the second read of groups that no tile holds:
-    programs could exchange their sums, as those of long rows do.
+    Saved statistics, which can be recomputed, and the second read of groups that no tile holds are not counted.
 
     Operations per element: forward, one for the mean, three for the variance, three for the scaling. Backward: two for n, one
     for g, three for the two sums, four for dx, three for dW and dB.

@@ -95,8 +95,7 @@ def group_norm_kernel(
 
 @triton.jit
 def group_norm_sums_kernel(
-    sums_ptr, x_ptr, channels, positions, parts,
-    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, VECTOR: tl.constexpr,
+    sums_ptr, x_ptr, channels, positions, parts, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """Mean and sum of squared deviations of each tile, to (rows, parts, 2)."""
     positions = aligned(positions, VECTOR)
@@ -121,8 +120,7 @@ def _count(channels, positions, HUGE: tl.constexpr):
 
 @triton.jit
 def _merged(
-    sums_ptr, channels, positions, parts,
-    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, HUGE: tl.constexpr,
+    sums_ptr, channels, positions, parts, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, HUGE: tl.constexpr,
 ):  # fmt: skip
     """Merge the tiles' means and sums of squared deviations, in a fixed order (Chan, Golub and LeVeque, 1979)."""
     total = tl.zeros((PARTS,), tl.float32)
@@ -147,8 +145,7 @@ def _merged(
 @triton.jit
 def group_norm_parts_kernel(
     y_ptr, stats_ptr, x_ptr, weight_ptr, bias_ptr, sums_ptr, groups, channels, positions, parts, eps,
-    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, VECTOR: tl.constexpr, PARTS: tl.constexpr,
-    HUGE: tl.constexpr,
+    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, VECTOR: tl.constexpr, PARTS: tl.constexpr, HUGE: tl.constexpr,
 ):  # fmt: skip
     """Normalize one tile per program with the merged statistics of its row. The last rows go first: they are still in L2."""
     positions = aligned(positions, VECTOR)
@@ -231,8 +228,7 @@ def group_norm_backward_sums_kernel(
 @triton.jit
 def group_norm_backward_parts_kernel(
     dx_ptr, dy_ptr, x_ptr, weight_ptr, stats_ptr, sums_ptr, groups, channels, positions, parts,
-    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, VECTOR: tl.constexpr, PARTS: tl.constexpr,
-    HUGE: tl.constexpr,
+    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, VECTOR: tl.constexpr, PARTS: tl.constexpr, HUGE: tl.constexpr,
 ):  # fmt: skip
     """``dx`` of one tile per program, from the sums of all tiles of its row. The last rows go first: they are still in L2."""
     positions = aligned(positions, VECTOR)

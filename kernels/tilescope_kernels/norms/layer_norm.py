@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from tilescope_kernels._shared.checks import check_tensors, use_triton
-from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2
+from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, shared_memory
 from tilescope_kernels._shared.operators import as_rows, as_vector, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.row_tiles import in_pieces, vector
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
@@ -35,8 +35,8 @@ _HELD = 128 * 1024
 _SHORT = 64
 #: Most columns whose fp32 sums for both dW and dB fit in registers.
 _SUMMED_TWICE = 8192
-#: Warps and stages for 16-bit rows of more columns.
-_ROW_WARPS, _ROW_STAGES = 32, 1
+#: Warps and stages for 16-bit rows of more columns, and warps for such rows in pieces.
+_ROW_WARPS, _ROW_STAGES, _PIECES_WARPS = 32, 1, 16
 
 
 def _warps(x: torch.Tensor, rows: int, elements: int) -> int:
@@ -74,9 +74,7 @@ def _column_sums(partial: torch.Tensor, x: torch.Tensor) -> None:
     rows, columns = x.shape
     block = 1024
     launch(
-        kernels.column_sums_kernel, (cdiv(columns, block), partial.shape[0]),
-        partial, x, rows, columns,
-        ROWS=4, BLOCK=block, num_warps=4,
+        kernels.column_sums_kernel, (cdiv(columns, block), partial.shape[0]), partial, x, rows, columns, ROWS=4, BLOCK=block, num_warps=4,
     )  # fmt: skip
 
 
@@ -166,6 +164,14 @@ def _layer_norm_backward(
         partial = torch.empty((2, programs, columns), device=x.device)
     else:
         warps, programs, stages, partial = _warps(x, 1, 16), rows, 1, None
+    if held := in_pieces(x, chosen.get("num_warps", _PIECES_WARPS)) if keep == kernels._ROW.value else None:
+        # Prefetching pays where no piece has a mask.
+        ahead = columns == block and shared_memory(x) > 10 * columns
+        launch(
+            kernels.layer_norm_backward_pieces_kernel, (programs,), dx, partial, dy, x, weight, stats, x.stride(0), rows, columns,
+            STAGES=chosen.get("STAGES", 1 + ahead), **held,
+        )  # fmt: skip
+        return dx, sum_partials(partial, sums_dtype(x, weight))
     launch(
         kernels.layer_norm_backward_kernel, (programs,), dx, partial, dy, x, weight, stats, x.stride(0), rows, columns,
         BLOCK=block, KEEP=keep, STAGES=stages, VECTOR=vector(x), num_warps=chosen.get("num_warps", warps),

@@ -80,8 +80,7 @@ def _add(total, squares, other_total, other_squares):
 @triton.jit
 def layer_norm_pieces_kernel(
     y_ptr, stats_ptr, x_ptr, weight_ptr, bias_ptr, x_stride, columns, eps,
-    LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr, ONCE: tl.constexpr,
-    EARLY: tl.constexpr,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr, ONCE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One row per program, in pieces (``row_tiles``). ``EARLY`` loads weight and bias with the row, not from L1 after its reduction.
 
@@ -236,3 +235,54 @@ def column_sums_kernel(partial_ptr, x_ptr, rows, columns, ROWS: tl.constexpr, BL
         total += tl.load(x_ptr + row.to(tl.int64) * columns + column, mask=mask, other=0.0).to(tl.float32)
     out = partial_ptr + slab.to(tl.int64) * columns + column
     tl.store(out, tl.sum(total, axis=0, keep_dims=True), mask=column < columns)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def layer_norm_backward_pieces_kernel(
+    dx_ptr, partial_ptr, dy_ptr, x_ptr, weight_ptr, stats_ptr, x_stride, rows, columns,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """As ``layer_norm_backward_kernel``, with rows in pieces, in 16 bits, and sums for dW and dB in registers."""
+    program = tl.program_id(0)
+    dw = ()
+    db = ()
+    for _ in tl.static_range(STEPS):
+        dw += (tl.zeros((LANES, WIDTH), tl.float32),)
+        db += (tl.zeros((LANES, WIDTH), tl.float32),)
+    for row in tl.range(program, rows, tl.num_programs(0), num_stages=STAGES):
+        start = row + tl.full((), 0, tl.int64)  # int64; the interpreter's loop index has no .to()
+        own = start * aligned(columns, WIDTH)
+        x = load_pieces(x_ptr + start * aligned(x_stride, WIDTH), columns, 0.0, LANES, WIDTH, STEPS, WHOLE)
+        dy = load_pieces(dy_ptr + own, columns, 0.0, LANES, WIDTH, STEPS, WHOLE)
+        mean = tl.load(stats_ptr + 2 * start)
+        rstd = tl.load(stats_ptr + 2 * start + 1)
+        sums = tl.zeros((LANES,), tl.float32)
+        products = tl.zeros((LANES,), tl.float32)
+        for i in tl.static_range(STEPS):
+            g = dy[i].to(tl.float32)
+            if weight_ptr is not None:
+                g *= load_piece(weight_ptr, columns, 0.0, i, LANES, WIDTH, STEPS, WHOLE, KEEP=True).to(tl.float32)
+            sums += tl.sum(g, axis=1)
+            products += tl.sum(g * x[i].to(tl.float32), axis=1)
+        sum_g, inner = tl.reduce((sums, products), 0, _add)
+        # The difference cancels less than rounding x to 16 bits has lost.
+        inner = (inner - mean * sum_g) / columns * rstd * rstd
+        mean_g = sum_g / columns * rstd
+        more_w = ()
+        more_b = ()
+        for i in tl.static_range(STEPS):
+            g = narrow(dy[i], columns).to(tl.float32)
+            normed = narrow(x[i], columns).to(tl.float32) * rstd - mean * rstd
+            # Padding lanes have dy = 0 and add nothing.
+            more_w += (dw[i] + g * normed,)
+            more_b += (db[i] + g,)
+            if weight_ptr is not None:
+                g *= load_piece(weight_ptr, columns, 0.0, i, LANES, WIDTH, STEPS, WHOLE).to(tl.float32)
+            store_piece(dx_ptr + own, g * rstd - (mean_g + normed * inner), columns, i, LANES, WIDTH, STEPS, WHOLE)
+        dw = more_w
+        db = more_b
+    partial_ptr += program.to(tl.int64) * aligned(columns, WIDTH)
+    of_db = tl.num_programs(0).to(tl.int64) * aligned(columns, WIDTH)
+    for i in tl.static_range(STEPS):
+        store_piece(partial_ptr, dw[i], columns, i, LANES, WIDTH, STEPS, WHOLE)
+        store_piece(partial_ptr + of_db, db[i], columns, i, LANES, WIDTH, STEPS, WHOLE)

@@ -12,8 +12,8 @@ import triton.language as tl
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
 
-#: Columns of a part.
-_BLOCK = 4096
+#: Columns of a part, forward and backward.
+_BLOCK, _BLOCK_BACKWARD = 4096, 2048
 
 
 @triton.jit
@@ -49,8 +49,7 @@ def _sums_of(sums_ptr, row, parts, PARTS: tl.constexpr):
 
 @triton.jit
 def norm_part_sums_kernel(
-    sums_ptr, total_ptr, x_ptr, residual_ptr, x_stride, residual_stride, columns, parts,
-    BLOCK: tl.constexpr, CENTRED: tl.constexpr,
+    sums_ptr, total_ptr, x_ptr, residual_ptr, x_stride, residual_stride, columns, parts, BLOCK: tl.constexpr, CENTRED: tl.constexpr,
 ):  # fmt: skip
     """A part's mean (0 unless ``CENTRED``) and sum of squared deviations. With a ``residual``, x + residual is stored to ``total``."""
     part, row = _part_of_row(parts)
@@ -123,8 +122,7 @@ def _gradient_of(dy_ptr, x_ptr, weight_ptr, stats_ptr, row, x_stride, columns, c
 
 @triton.jit
 def norm_part_inners_kernel(
-    sums_ptr, dy_ptr, x_ptr, weight_ptr, stats_ptr, x_stride, columns, parts,
-    BLOCK: tl.constexpr, CENTRED: tl.constexpr,
+    sums_ptr, dy_ptr, x_ptr, weight_ptr, stats_ptr, x_stride, columns, parts, BLOCK: tl.constexpr, CENTRED: tl.constexpr,
 ):  # fmt: skip
     """A part's sums of g and of g * n, as in ``norm_parts_backward_kernel``."""
     part, row = _part_of_row(parts)
@@ -145,9 +143,7 @@ def norm_parts_backward_kernel(
 ):  # fmt: skip
     """``dx`` of one part of rows ``group, group + groups, ...`` and, unless ``partial`` is None, their share of dW and dB.
 
-    With n = (x - mean) * rstd and g = dy * weight: dx = rstd * (g - mean(g) - n * mean(g * n)) + dsum, dW = sum of dy * n
-    and dB = sum of dy over rows. Without ``CENTRED``, the means of x and g are 0 and there is no dB. ``dsum`` and ``weight`` may
-    be None.
+    The formulas are those of ``norm_short_rows_backward_kernel``, with ``dsum`` added to dx. ``dsum`` and ``weight`` may be None.
     """
     part = tl.program_id(0) % parts
     group = tl.program_id(0) // parts
@@ -193,8 +189,7 @@ def forward_in_parts(
     )  # fmt: skip
     whole = x if total is None else total
     launch(
-        norm_parts_kernel, (parts * rows,),
-        y, stats, sums, whole, weight, bias, whole.stride(0), columns, parts, eps,
+        norm_parts_kernel, (parts * rows,), y, stats, sums, whole, weight, bias, whole.stride(0), columns, parts, eps,
         BLOCK=_BLOCK, PARTS=next_power_of_2(parts), CENTRED=centred, num_warps=8,
     )  # fmt: skip
 
@@ -206,18 +201,16 @@ def backward_in_parts(
     """dx and, if ``sums``, dW and (if ``centred``) dB as rows of one tensor."""
     rows, columns = x.shape
     dx = x.new_empty(rows, columns)
-    parts = cdiv(columns, _BLOCK)
+    parts = cdiv(columns, _BLOCK_BACKWARD)
     groups = min(rows, max(1, 4 * multiprocessors(x) // parts))
     partial = torch.empty((1 + centred, groups, columns), device=x.device) if sums else None
     row_sums = torch.empty((rows, parts, 2), device=x.device)
     launch(
-        norm_part_inners_kernel, (parts * rows,),
-        row_sums, dy, x, weight, stats, x.stride(0), columns, parts,
-        BLOCK=_BLOCK, CENTRED=centred, num_warps=8,
+        norm_part_inners_kernel, (parts * rows,), row_sums, dy, x, weight, stats, x.stride(0), columns, parts,
+        BLOCK=_BLOCK_BACKWARD, CENTRED=centred, num_warps=4,
     )  # fmt: skip
     launch(
-        norm_parts_backward_kernel, (parts * groups,),
-        dx, partial, row_sums, dy, dsum, x, weight, stats, x.stride(0), rows, columns, parts,
-        BLOCK=_BLOCK, PARTS=next_power_of_2(parts), CENTRED=centred, num_warps=8,
+        norm_parts_backward_kernel, (parts * groups,), dx, partial, row_sums, dy, dsum, x, weight, stats, x.stride(0), rows, columns, parts,
+        BLOCK=_BLOCK_BACKWARD, PARTS=next_power_of_2(parts), CENTRED=centred, num_warps=8,
     )  # fmt: skip
     return dx, None if partial is None else sum_partials(partial, sums_dtype(x, weight))

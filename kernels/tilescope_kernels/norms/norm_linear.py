@@ -129,8 +129,7 @@ def _rms_norm_gelu_backward(
     programs = min(rows, max(1, min(4, 8192 // block)) * multiprocessors(x))
     partial = torch.empty((1, programs, columns), device=x.device) if sums else None
     launch(
-        rms_norm_gelu_backward_kernel, (programs,),
-        dx, partial, dy, x, norm_weight, x.stride(0), rows, columns, eps,
+        rms_norm_gelu_backward_kernel, (programs,), dx, partial, dy, x, norm_weight, x.stride(0), rows, columns, eps,
         BLOCK=block, num_warps=min(16, max(1, block // 512)),
     )  # fmt: skip
     if partial is None:
@@ -184,8 +183,7 @@ def _differentiate_layer_norm(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor 
     "rms_norm_gelu_linear", autocast="lower", fake=lambda x, _, weight, *__: x.new_empty(x.shape[0], weight.shape[0])
 )
 def _rms_norm_gelu_linear(
-    x: torch.Tensor, norm_weight: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor | None, eps: float,
-    config: str,
+    x: torch.Tensor, norm_weight: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor | None, eps: float, config: str,
 ) -> torch.Tensor:  # fmt: skip
     return _product_of_normed(x, norm_weight, None, weight, bias, eps, True, config)
 
@@ -265,8 +263,7 @@ def layer_norm_reference(
 
 
 def gelu_reference(
-    x: torch.Tensor, norm_weight: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor | None = None,
-    eps: float | None = None,
+    x: torch.Tensor, norm_weight: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor | None = None, eps: float | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """The reference in plain PyTorch."""
     return F.linear(F.gelu(F.rms_norm(x, x.shape[-1:], norm_weight, eps)), weight, bias)
@@ -323,8 +320,7 @@ LAYER_NORM_LINEAR = declare(
     "layer_norm_linear", "linear(layer_norm(x))", "m n k", SIZES,
     triton=Implementation(layer_norm_linear, "the norm in one pass, then cuBLAS", CONFIGS),
     eager=Implementation(layer_norm_reference, "layer_norm, then linear (cuBLAS)"),
-    reference=layer_norm_reference, inputs=layer_norm_inputs, cost=layer_norm_cost, tolerance=TOLERANCE,
-    passes="forward backward",
+    reference=layer_norm_reference, inputs=layer_norm_inputs, cost=layer_norm_cost, tolerance=TOLERANCE, passes="forward backward",
 )  # fmt: skip
 
 RMS_NORM_GELU_LINEAR = declare(

@@ -1,7 +1,6 @@
 """RMSNorm's backward pass, also of a sum with a residual: a persistent program keeps its partial sum of dW in registers.
 
-Of rows in pieces the next ones are prefetched to shared memory, and pieces leave few lanes idle. Both bring the kernel close to the time of an addition
-of two such tensors.
+The next rows in pieces are prefetched to shared memory, and pieces leave few lanes idle.
 """
 
 from __future__ import annotations
@@ -32,9 +31,8 @@ def rms_norm_backward_pieces_kernel(
 ):  # fmt: skip
     """``dx`` of rows ``program, program + programs, ...`` and a partial sum of dW.
 
-    With n = x * rstd and g = dy * weight: dx = rstd * (g - n * mean(g * n)) + dsum and dW = sum of dy * n over rows (Zhang
-    and Sennrich, arXiv:1910.07467). ``dsum``, a second gradient of x, and ``weight`` may be None. ``STAGES - 1`` rows are
-    prefetched.
+    With n = x * rstd and g = dy * weight: dx = rstd * (g - n * mean(g * n)) + dsum and dW = sum of dy * n over rows (Zhang and Sennrich,
+    arXiv:1910.07467). ``dsum``, a second gradient of x, and ``weight`` may be None. ``STAGES - 1`` rows are prefetched.
     """
     program = tl.program_id(0)
     dw = ()
@@ -80,10 +78,8 @@ def rms_norm_backward_kernel(
     dx_ptr, partial_ptr, dy_ptr, dsum_ptr, x_ptr, weight_ptr, rstd_ptr, x_stride, rows, columns,
     BLOCK: tl.constexpr, HOLD: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """``dx`` of rows ``program, program + programs, ...`` and, unless ``partial`` is None, their share of dW.
+    """As ``rms_norm_backward_pieces_kernel``, with rows in one block; ``partial`` may be None, too.
 
-    With n = x * rstd and g = dy * weight: dx = rstd * (g - n * mean(g * n)) + dsum and dW = sum of dy * n over rows. ``dsum``, a
-    second gradient of x, and ``weight`` may be None.
     ``HOLD`` keeps the weight in registers. Long rows leave no room for it, so it is read again from L1. ``columns`` and
     ``x_stride`` are multiples of ``VECTOR``.
     """
@@ -144,8 +140,7 @@ def _plan(row: int, shared: int) -> tuple[int, int, int, int]:
 
 
 def _in_pieces(
-    dy: torch.Tensor, dsum: torch.Tensor | None, x: torch.Tensor, weight: torch.Tensor | None, rstd: torch.Tensor,
-    config: Config,
+    dy: torch.Tensor, dsum: torch.Tensor | None, x: torch.Tensor, weight: torch.Tensor | None, rstd: torch.Tensor, config: Config,
 ) -> tuple[torch.Tensor, torch.Tensor] | None:  # fmt: skip
     """dx and dW; None for rows that are too short, too long or not 16-byte aligned. ``config`` overrides the plan."""
     rows, columns = x.shape
@@ -162,10 +157,8 @@ def _in_pieces(
     dx = x.new_empty(rows, columns)
     partial = torch.empty((1, min(rows, programs * multiprocessors(x)), columns), device=x.device)
     launch(
-        rms_norm_backward_pieces_kernel, (partial.shape[1],),
-        dx, partial, dy, dsum, x, weight, rstd, x.stride(0), rows, columns,
-        LANES=step // width, WIDTH=width, STEPS=steps, WHOLE=columns % step == 0, STAGES=1 + min(rows_ahead, fitting),
-        num_warps=warps,
+        rms_norm_backward_pieces_kernel, (partial.shape[1],), dx, partial, dy, dsum, x, weight, rstd, x.stride(0), rows, columns,
+        LANES=step // width, WIDTH=width, STEPS=steps, WHOLE=columns % step == 0, STAGES=1 + min(rows_ahead, fitting), num_warps=warps,
     )  # fmt: skip
     return dx, sum_partials(partial, sums_dtype(x, weight))[0]
 
@@ -179,8 +172,7 @@ def _in_pieces(
     ),
 )
 def rms_norm_backward(
-    dy: torch.Tensor, dsum: torch.Tensor | None, x: torch.Tensor, weight: torch.Tensor | None, rstd: torch.Tensor,
-    sums: bool, config: str,
+    dy: torch.Tensor, dsum: torch.Tensor | None, x: torch.Tensor, weight: torch.Tensor | None, rstd: torch.Tensor, sums: bool, config: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """dx, plus ``dsum`` if that is given, and, if ``sums``, dW; else an empty tensor."""
     (rows, columns), chosen = x.shape, unpack(config) or {}

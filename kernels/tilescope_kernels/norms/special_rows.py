@@ -90,8 +90,7 @@ def _backward_of_short_rows(
     dx = x.new_empty(rows, columns)
     partial = x.new_empty((1 + centred, programs, columns), dtype=torch.float32) if sums else None
     launch(
-        norm_short_rows_backward_kernel, (programs,),
-        dx, partial, dy, x, weight, stats, x.stride(0), rows, columns,
+        norm_short_rows_backward_kernel, (programs,), dx, partial, dy, x, weight, stats, x.stride(0), rows, columns,
         ROWS=tile, BLOCK=block, STAGES=stages, VECTOR=vector(x), CENTRED=centred, num_warps=warps,
     )  # fmt: skip
     return dx, None if partial is None else sum_partials(partial, sums_dtype(x, weight))
