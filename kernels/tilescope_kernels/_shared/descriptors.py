@@ -39,8 +39,7 @@ def _filled(kind: type, matrix: torch.Tensor, rows: int, wide: int, turned: bool
 def tiles(matrix: torch.Tensor, rows: int, wide: int, turned: bool = False) -> TensorDescriptor:
     """A descriptor of (rows, wide) tiles of a matrix with 16-byte aligned rows.
 
-    ``turned``: the matrix is column-major with 16-byte aligned columns, and the descriptor is of (wide, rows) tiles of its
-    transpose.
+    ``turned``: the matrix is column-major with 16-byte aligned columns, and the descriptor is of (wide, rows) tiles of its transpose.
     """
     return _filled(TensorDescriptor, matrix, rows, wide, turned)
 

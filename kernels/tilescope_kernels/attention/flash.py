@@ -1,10 +1,9 @@
 """Triton kernels of ``attention``: one forward launch, and a backward pass of three launches without atomics.
 
-Tensors are (batch, heads, rows, COLUMNS). ``*_tiles`` are their TMA descriptors, or None to load through pointers.
-``*_strides`` are the strides of batch, head and row in elements; a row is contiguous. Scores are scaled to base 2,
-because the hardware computes exp2: ``score_scale`` is scale * log2(e). Tiles are padded with zeros to ``padded(COLUMNS)``
-columns, a width that ``tl.dot`` takes; only COLUMNS of them are loaded and stored. ``FAR``: rows lie so far apart that
-offsets within a tile need int64.
+Tensors are (batch, heads, rows, COLUMNS). ``*_tiles`` are their TMA descriptors, or None to load through pointers. ``*_strides`` are the
+strides of batch, head and row in elements; a row is contiguous. Scores are scaled to base 2, because the hardware computes exp2:
+``score_scale`` is scale * log2(e). Tiles are padded with zeros to ``padded(COLUMNS)`` columns, a width that ``tl.dot`` takes; only COLUMNS
+of them are loaded and stored. ``FAR``: rows lie so far apart that offsets within a tile need int64.
 
 ``mask_ptr`` is None or a tensor (batch, heads, queries, keys) of booleans or of numbers that are added to the scores;
 ``mask`` is its part of one head. ``window`` is None or the number of keys that a query sees under a causal mask.
@@ -171,9 +170,8 @@ def attention_kernel(
 ):  # fmt: skip
     """Compute BLOCK_M queries of one head per program. GROUP query heads share a head of keys.
 
-    ``EVEN``: ``keys`` is a multiple of BLOCK_N. ``lse_ptr`` (batch, heads, queries) receives log2(sum of 2^score) of each
-    row, beside a mask of numbers its two parts, or is None. ``warp_specialize=True`` on the loop over keys compiles but hangs
-    on an H200 (triton 3.6).
+    ``EVEN``: ``keys`` is a multiple of BLOCK_N. ``lse_ptr`` (batch, heads, queries) receives log2(sum of 2^score) of each row, beside a
+    mask of numbers its two parts, or is None. ``warp_specialize=True`` on the loop over keys compiles but hangs on an H200 (triton 3.6).
     """
     o_strides, q_strides = spread(o_strides, FAR), spread(q_strides, FAR)
     k_strides, v_strides = spread(k_strides, FAR), spread(v_strides, FAR)

@@ -289,9 +289,8 @@ def attention_hopper_kernel(
     """Compute tiles of 64 queries per warpgroup, of ``places`` (batch times heads) heads. GROUP query heads share a head of keys.
 
     Launch with 4 warps, and at most a program per tile; with more than 128 columns exactly that, as two tiles of queries do not fit.
-    Descriptors are of 16-bit tensors (batch, heads, rows, COLUMNS), with BLOCK
-    rows a tile for k and v, and 64 for q and o. ``lse_ptr`` and ``score_scale`` are as in ``attention_kernel``. The tiles of
-    ``together`` heads lie side by side.
+    Descriptors are of 16-bit tensors (batch, heads, rows, COLUMNS), with BLOCK rows a tile for k and v, and 64 for q and o. ``lse_ptr`` and
+    ``score_scale`` are as in ``attention_kernel``. The tiles of ``together`` heads lie side by side.
     """
     # A tile's queries, and the next one's: two places, of a power of two.
     HELD: gl.constexpr = (2 if WARPGROUPS == 2 else 4) * (2 if COLUMNS <= 128 else 1)

@@ -224,10 +224,9 @@ def conv2d(
 ) -> torch.Tensor:  # fmt: skip
     """The convolution of images (batch, channels, height, width) with filters (filters, channels, height, width).
 
-    As ``torch.nn.functional.conv2d``, optionally followed by ReLU; differentiable. Both tensors should be in
-    ``torch.channels_last`` memory format, as the result is; other formats cost a copy. A depthwise convolution reads images in
-    any format and returns the same. Dtypes fp32, fp16 and bf16, accumulated in fp32 and never rounded to tf32. Gradients are
-    cuDNN's, which in fp32 follow PyTorch's tf32 settings.
+    As ``torch.nn.functional.conv2d``, optionally followed by ReLU; differentiable. Both tensors should be in ``torch.channels_last`` memory
+    format, as the result is; other formats cost a copy. A depthwise convolution reads images in any format and returns the same. Dtypes
+    fp32, fp16 and bf16, accumulated in fp32 and never rounded to tf32. Gradients are cuDNN's, which in fp32 follow PyTorch's tf32 settings.
 
     ``config`` is one of ``CONFIGS`` of the module whose kernel runs: this one, ``grouped_conv2d`` or ``depthwise_conv2d``.
     ``TMA`` needs 16 bits, and a multiple of 8 channels at stride 1, or one of 32 channels and even extents at stride 2; other problems

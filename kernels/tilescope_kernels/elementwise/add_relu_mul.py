@@ -59,9 +59,8 @@ def _add_relu_mul(x: torch.Tensor, y: torch.Tensor, scale: float, config: str) -
 def add_relu_mul(x: torch.Tensor, y: torch.Tensor, scale: float, *, config: Config | None = None) -> torch.Tensor:
     """``relu(x + y) * scale`` of two tensors of one shape, dtype (fp32, fp16, bf16) and device.
 
-    Computed in fp32 and rounded once; NaN stays NaN. The result is contiguous. ``config`` is one of ``CONFIGS``. Raises
-    ValueError, naming the argument, for other dtypes, shapes that differ (no broadcasting), devices without CUDA, and inputs
-    that require a gradient.
+    Computed in fp32 and rounded once; NaN stays NaN. The result is contiguous. ``config`` is one of ``CONFIGS``. Raises ValueError, naming
+    the argument, for other dtypes, shapes that differ (no broadcasting), devices without CUDA, and inputs that require a gradient.
     """
     if not use_triton():
         return reference(x, y, scale)

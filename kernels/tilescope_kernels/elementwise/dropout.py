@@ -80,12 +80,11 @@ def dropout(
 ) -> torch.Tensor:  # fmt: skip
     """Drop elements of ``x`` (fp32, fp16, bf16; any shape and strides) with probability ``p``; divide the others by 1 - ``p``.
 
-    As ``torch.nn.functional.dropout``, except for which elements are dropped. The gradient drops the same ones; differentiable
-    any number of times. ``p`` is rounded to a multiple of 1 / 65,536. ``seed`` is an int64 tensor of one element on the device
-    of ``x``: for tensors of one size, the same seed drops the same elements on every GPU and in the interpreter. By default it
-    is drawn from PyTorch's generator on that device, which costs a launch and gives a new seed in each replay of a CUDA graph.
-    The result is contiguous. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for other dtypes, a
-    ``p`` outside 0 to 1, other seeds, and devices without CUDA.
+    As ``torch.nn.functional.dropout``, except for which elements are dropped. The gradient drops the same ones; differentiable any number
+    of times. ``p`` is rounded to a multiple of 1 / 65,536. ``seed`` is an int64 tensor of one element on the device of ``x``: for tensors
+    of one size, the same seed drops the same elements on every GPU and in the interpreter. By default it is drawn from PyTorch's generator
+    on that device, which costs a launch and gives a new seed in each replay of a CUDA graph. The result is contiguous. ``config`` is one of
+    ``CONFIGS``. Raises ValueError, naming the argument, for other dtypes, a ``p`` outside 0 to 1, other seeds, and devices without CUDA.
     """
     if not 0 <= p <= 1:
         raise ValueError(f"p is {p}: give a probability from 0 to 1")

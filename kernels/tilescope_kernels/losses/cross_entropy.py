@@ -209,11 +209,10 @@ def cross_entropy(
     is NaN. Any other target that is no class makes the loss NaN. The loss has the dtype of ``x``, under autocast fp32.
     ``weight`` (classes) weighs each row by its target. Gradients are deterministic.
 
-    ``gradient_in_forward`` computes the gradient with the loss, which is faster if a backward pass follows, and slower if
-    none does or if the loss is scaled first. None decides: True for a reduced loss, but False in fp16, where gradients
-    underflow before a loss scaler multiplies them, under torch.compile, which would copy the gradient to scale it, and with
-    ``weight``. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for
-    probabilities as targets, other dtypes, shapes that do not fit, and devices without CUDA.
+    ``gradient_in_forward`` computes the gradient with the loss, which is faster if a backward pass follows, and slower if none does or if
+    the loss is scaled first. None decides: True for a reduced loss, but False in fp16, where gradients underflow before a loss scaler
+    multiplies them, under torch.compile, which would copy the gradient to scale it, and with ``weight``. ``config`` is one of ``CONFIGS``.
+    Raises ValueError, naming the argument, for probabilities as targets, other dtypes, shapes that do not fit, and devices without CUDA.
     """
     if not checks.use_triton():
         return F.cross_entropy(
@@ -309,9 +308,8 @@ def inputs(draw: Draw, rows: int, columns: int) -> dict[str, Any]:
 def cost(workload: Workload, direction: str) -> Cost:
     """Forward reads logits and targets and writes the loss. A step also writes dx.
 
-    A row counts as read once, because it can stay on chip or in L2. The parts of each row's log-sum-exp, 8 bytes, are not
-    counted. Operations per element: forward, subtract, exponential, add. A step adds subtract, exponential, subtract the
-    target's share, scale.
+    A row counts as read once, because it can stay on chip or in L2. The parts of each row's log-sum-exp, 8 bytes, are not counted.
+    Operations per element: forward, subtract, exponential, add. A step adds subtract, exponential, subtract the target's share, scale.
     """
     rows, size = workload.dims["rows"], workload.bytes
     if direction == FORWARD:

@@ -34,8 +34,7 @@ def _gradient_row(
 ):  # fmt: skip
     """``scale * (softmax(x) - (1 - smoothing) * onehot(target) - smoothing / columns)`` of one row, walked backwards.
 
-    The row's end was read last and is still in cache. Pointers, ``before`` and ``length`` are those of the row's
-    ``whole_part``.
+    The row's end was read last and is still in cache. Pointers, ``before`` and ``length`` are those of the row's ``whole_part``.
     """
     step: tl.constexpr = LANES * WIDTH
     offsets = columns_of(0, LANES, WIDTH)

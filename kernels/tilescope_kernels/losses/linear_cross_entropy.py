@@ -139,16 +139,14 @@ def linear_cross_entropy(
 ) -> torch.Tensor:  # fmt: skip
     """``cross_entropy(linear(x, linear_weight, linear_bias), target)`` without the logits of all rows.
 
-    As ``torch.nn.functional.linear_cross_entropy`` with class indices: ``x`` (..., columns), ``linear_weight`` (classes,
-    columns) and ``linear_bias`` (classes) of one dtype (fp32, fp16, bf16), ``target`` (...) in int64 or int32, otherwise as
-    ``cross_entropy``. Gradients are computed with the loss, for a single backward pass, and only for ``"mean"`` and
-    ``"sum"``; they are deterministic. In 16 bits the logits are rounded, and dW after each chunk. Under autocast the products
-    have its dtype and the loss is fp32.
+    As ``torch.nn.functional.linear_cross_entropy`` with class indices: ``x`` (..., columns), ``linear_weight`` (classes, columns) and
+    ``linear_bias`` (classes) of one dtype (fp32, fp16, bf16), ``target`` (...) in int64 or int32, otherwise as ``cross_entropy``. Gradients
+    are computed with the loss, for a single backward pass, and only for ``"mean"`` and ``"sum"``; they are deterministic. In 16 bits the
+    logits are rounded, and dW after each chunk. Under autocast the products have its dtype and the loss is fp32.
 
-    ``chunk_rows`` trades memory for time: the logits of that many rows exist at once, by default at least 512 and about as many
-    as take four times the memory of ``x`` (and those of the first rows in dW).
-    ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for other dtypes, shapes that do not fit, class
-    weights, and devices without CUDA.
+    ``chunk_rows`` trades memory for time: the logits of that many rows exist at once, by default at least 512 and about as many as take
+    four times the memory of ``x`` (and those of the first rows in dW). ``config`` is one of ``CONFIGS``. Raises ValueError, naming the
+    argument, for other dtypes, shapes that do not fit, class weights, and devices without CUDA.
     """
     if not use_triton():
         logits = F.linear(x, linear_weight, linear_bias).reshape(-1, linear_weight.shape[0])

@@ -107,9 +107,8 @@ def nf4_dequantize(
     """Dequantize NF4 codes to a tensor of ``shape`` in ``dtype`` (fp32, fp16, bf16), computed in fp32.
 
     For n elements, ``codes`` has ceil(n / 2) elements in uint8 and ``absmax`` ceil(n / 64) in fp32, both of any shape, as from
-    ``nf4_quantize`` or bitsandbytes' ``quantize_4bit(..., blocksize=64, quant_type="nf4")``. ``config`` is one of ``CONFIGS``.
-    Raises ValueError, naming the argument, for other dtypes, numbers of elements that do not fit ``shape``, and devices
-    without CUDA.
+    ``nf4_quantize`` or bitsandbytes' ``quantize_4bit(..., blocksize=64, quant_type="nf4")``. ``config`` is one of ``CONFIGS``. Raises
+    ValueError, naming the argument, for other dtypes, numbers of elements that do not fit ``shape``, and devices without CUDA.
     """
     if dtype not in FLOATING:
         raise ValueError(f"dtype is {dtype}: give torch.float32, torch.float16 or torch.bfloat16")

@@ -84,9 +84,8 @@ def _checked(x: torch.Tensor, bins: int) -> torch.Tensor:
 def histogram(x: torch.Tensor, bins: int, *, config: Config | None = None) -> torch.Tensor:
     """Counts (bins,) in int32 of the values 0 .. bins - 1 in ``x`` (int32, any shape).
 
-    As ``torch.bincount``, but of a fixed length: other values are not counted. Integer atomics are deterministic. ``config`` is
-    one of ``CONFIGS``. Raises ValueError, naming the argument, for other dtypes, more than 4096 bins, and devices without
-    CUDA.
+    As ``torch.bincount``, but of a fixed length: other values are not counted. Integer atomics are deterministic. ``config`` is one of
+    ``CONFIGS``. Raises ValueError, naming the argument, for other dtypes, more than 4096 bins, and devices without CUDA.
     """
     if not use_triton():
         return reference(x, bins)

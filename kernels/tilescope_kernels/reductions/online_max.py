@@ -1,8 +1,7 @@
 """Maximum and log-sum-exp of each row in one pass: the reduction behind softmax and cross-entropy.
 
-A single pass must rescale the sum whenever the maximum rises (Milakov and Gimelshein, arXiv:1805.02867). Here that happens
-at most once per 16 bytes that a thread reads, so an element costs little more than one exponential. The plain recurrence
-takes two.
+A single pass must rescale the sum whenever the maximum rises (Milakov and Gimelshein, arXiv:1805.02867). Here that happens at most once per
+16 bytes that a thread reads, so an element costs little more than one exponential. The plain recurrence takes two.
 """
 
 from __future__ import annotations
