@@ -42,8 +42,7 @@ class Problem:
         (batch, heads), (kv_heads, keys) = self.o.shape[:2], self.k.shape[1:3]
         sums_of.attention_backward_terms_kernel[(self.programs + self.parts * batch * kv_heads,)](
             self.terms, self.bounds, self.sums, self.o, self.do, self.lse, self.k, self.v, *(t.stride()[:3] for t in tensors),
-            heads, kv_heads, self.queries, keys, self.rows, self.parts, self.programs,
-            COLUMNS=self.columns, PADDED=self.width, FAR=False,
+            heads, kv_heads, self.queries, keys, self.rows, self.parts, self.programs, COLUMNS=self.columns, PADDED=self.width, FAR=False,
         )  # fmt: skip
         return self
 

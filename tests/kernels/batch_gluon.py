@@ -18,8 +18,7 @@ def cross_entropy(x, target, programs, *, plan, smoothing=0.0, count=None, in_pl
     dx = x if in_place else torch.full_like(x, 7.0)
     launch(
         cross_entropy_resident_kernel, programs, loss, parts, dx, x, target, count, columns, rows, columns, IGNORED,
-        smoothing, plan[0], ROOM=8, TAIL=plan[1], AHEAD=plan[2], SMOOTH=smoothing > 0,
-        SKEWED=columns % 16 > 0, num_warps=1,
+        smoothing, plan[0], ROOM=8, TAIL=plan[1], AHEAD=plan[2], SMOOTH=smoothing > 0, SKEWED=columns % 16 > 0, num_warps=1,
     )  # fmt: skip
     return loss, parts, dx
 

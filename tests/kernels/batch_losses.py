@@ -61,8 +61,7 @@ def check_losses_of_rows_that_start_anywhere():
                 ours = {**SMOOTH, "gradient_in_forward": at_once}
                 compare(
                     lambda x, target=target, ours=ours: cross_entropy(x, target, **ours),
-                    lambda x, target=target: F.cross_entropy(x, target, **SMOOTH),
-                    [x], tolerance, times=times,
+                    lambda x, target=target: F.cross_entropy(x, target, **SMOOTH), [x], tolerance, times=times,
                 )  # fmt: skip
     # Rows of the logits and of their gradient do not start alike.
     for x in (draw(12, 41)[:, 3:20], draw(12, 44)[:, 1:18], draw(12, 41)[:, :16]):

@@ -64,12 +64,10 @@ def check_lora_linear():
                 agree(ours, _lora, odd, 1e-3, wanted=wanted, dtype=torch.float16)
     agree(ours, _lora, ((0, 32), (48, 32), (3, 32), (48, 3)))
     agree(
-        lambda x, *others: ours(x[:, 3:], *others), lambda x, *others: _lora(x[:, 3:], *others),
-        ((9, 36), (17, 33), (3, 33), (17, 3)),
+        lambda x, *others: ours(x[:, 3:], *others), lambda x, *others: _lora(x[:, 3:], *others), ((9, 36), (17, 33), (3, 33), (17, 3)),
     )  # fmt: skip
     agree(
-        lambda x, w, a, b: ours(x, w.T, a.T, b.T), lambda x, w, a, b: _lora(x, w.T, a.T, b.T),
-        ((9, 33), (33, 17), (33, 3), (3, 17)),
+        lambda x, w, a, b: ours(x, w.T, a.T, b.T), lambda x, w, a, b: _lora(x, w.T, a.T, b.T), ((9, 33), (33, 17), (33, 3), (3, 17)),
     )  # fmt: skip
 
 
@@ -84,8 +82,7 @@ def check_conv2d():
             for relu in (False, True):
                 agree(
                     lambda *args, relu=relu, options=options: conv2d(*args, **options, relu=relu),
-                    lambda *args, relu=relu, options=options: _rectified(F.conv2d(*args, **options), relu),
-                    shapes, tolerance, dtype=dtype,
+                    lambda *args, relu=relu, options=options: _rectified(F.conv2d(*args, **options), relu), shapes, tolerance, dtype=dtype,
                 )  # fmt: skip
     for wanted in ([0], [1], [2], [0, 2]):
         agree(conv2d, F.conv2d, ((2, 3, 6, 5), (4, 3, 3, 3), (4,)), wanted=wanted)

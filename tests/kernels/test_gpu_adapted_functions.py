@@ -77,8 +77,7 @@ def test_modules_with_linear_layers_take_their_state(device, bias):
     head.load_state_dict(layer.state_dict())
     target, layer = classes(9, 65, device), layer.to(device).double()
     compare(
-        lambda x: head.to(device)(x, target), lambda x: F.cross_entropy(layer(x), target, label_smoothing=0.1),
-        draw(9, 40, device=device),
+        lambda x: head.to(device)(x, target), lambda x: F.cross_entropy(layer(x), target, label_smoothing=0.1), draw(9, 40, device=device),
     )  # fmt: skip
 
 

@@ -31,8 +31,7 @@ def compare(q, k, v, tolerance, call=sdpa, *, attn_mask=(None, None), config=Non
     mask, twin = attn_mask
     ours = functools.partial(call, config=config) if config else call
     checks.compare(
-        lambda *qkv: ours(*qkv, mask, **options), lambda *qkv: F.scaled_dot_product_attention(*qkv, twin, **options),
-        (q, k, v), tolerance,
+        lambda *qkv: ours(*qkv, mask, **options), lambda *qkv: F.scaled_dot_product_attention(*qkv, twin, **options), (q, k, v), tolerance,
     )  # fmt: skip
 
 
@@ -171,8 +170,7 @@ def test_attention_special_values(heads, columns):
 
 @pytest.mark.parametrize("dtype", list(DTYPES))
 @pytest.mark.parametrize(
-    "extents",
-    [(2, 3, 1, 1, 515, 64), (2, 2, 4, 1, 8192, 128), (1, 3, 8, 16, 1000, 128), (2, 4, 4, 1, 5000, 96), (1, 3, 2, 3, 1000, 256)],
+    "extents", [(2, 3, 1, 1, 515, 64), (2, 2, 4, 1, 8192, 128), (1, 3, 8, 16, 1000, 128), (2, 4, 4, 1, 5000, 96), (1, 3, 2, 3, 1000, 256)],
 )  # fmt: skip
 def test_attention_few_queries_without_gradient(extents, dtype):
     q, k, v = drawn(extents, dtype)
