@@ -265,13 +265,15 @@ DROPPED = {
     "products: clusters": ("matmul 384x384x12288-bf16", "matmul 512x512x8192-bf16"),
     "products: pairs of SMs in parts": ("matmul 1000x1000x10000-bf16", "matmul 1000x1000x4000-bf16"),
     "products: pairs of SMs in other tiles": ("matmul 1504x1504x1504-bf16", "matmul 5000x1000x5000-bf16"),
-    "LoRA: joined operands": ("lora_linear 1000x1001x1003x24-fp16", "lora_linear 513x4097x1025x64-bf16"),
+    "LayerNorm: rows in shared memory": ("layer_norm 8192x16384-bf16 backward",),
+    "norms: rings of wide rows": tuple(
+        f"{norm} 2048x65536-bf16 backward" for norm in ("add_rms_norm", "layer_norm", "rms_norm")
+    ),
     "INT8 weights: pairs of SMs": ("w8a16_matmul 384x4096x4096-bf16", "w8a16_matmul 320x4096x14336-bf16"),
     "LayerNorm behind the product": (
         "layer_norm_linear 16384x4096x4096-bf16",
         "layer_norm_linear 32768x1024x4096-bf16",
     ),
-    "8-bit products: padding": ("fp8_matmul 1000x1000x1001-fp8", "int8_matmul 1023x520x777-int8"),
     "attention: gradient of 65 to 96 columns": (
         "causal_attention 2x16x1x2048x2048x96-bf16 backward",
         "attention 2x16x1x2048x2048x80-bf16 backward",
