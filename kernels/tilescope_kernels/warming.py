@@ -44,7 +44,10 @@ def warm(
         if gradients:
             compiling.differentiate(made)
 
-    with torch.no_grad(), compiling.compiled_alone(threads) as compiled:
+    with torch.no_grad(), compiling.compiled_alone(threads) as started:
         for call, given in calls:
             call(*map(compiling.on_meta, given))
-        return len(compiled)  # Triton 3.9 forgets them at the end.
+    for kernel in [each.result() for each in started]:
+        if torch.cuda.is_available():
+            kernel.run  # noqa: B018 - the property loads
+    return len(started)

@@ -19,6 +19,7 @@ from tilescope.execution import launches as caught
 from tilescope.execution import observe
 from tilescope_kernels._shared import launching
 from tilescope_kernels._shared.launching import launch
+from tilescope_kernels._shared.operators import operator
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
@@ -105,9 +106,10 @@ def gpu(monkeypatch, tmp_path_factory):
             seen.current = 0
 
     fakes = {
-        "Tensor.get_device": lambda _: seen.of_tensors,
+        "Tensor.get_device": lambda tensor: -1 if tensor.is_meta else seen.of_tensors,
         "cuda.mem_get_info": seen.contexts.append,
         "cuda.device": Device,
+        "cuda.is_current_stream_capturing": lambda: False,
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(f"torch.{name}", fake)
@@ -280,6 +282,34 @@ def test_launch_first_from_eight_threads_succeeds(gpu):
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(first, range(8)))
     assert sorted(made) == list(range(8))
+
+
+def test_forward_pass_does_not_wait_for_kernels_of_the_backward_pass(gpu, monkeypatch):
+    @operator("scaled_in_this_test", fake=torch.empty_like)
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        y = x.new_empty(*x.shape)
+        launch(scaled_kernel, (1,), y, x, None, (1,), 7, 1.5, BLOCK=128)
+        return y
+
+    @scaled.gradient(lambda x, y: ())
+    def differentiate(ctx, dy):
+        dx = dy.new_empty(*dy.shape)
+        launch(counted_kernel, (1,), dx, 7, BLOCK=256)
+        return dx
+
+    returned, waited = threading.Event(), []
+
+    def compiled(src, **_):
+        if src.name == "counted_kernel":
+            waited.append(returned.wait(10))
+
+    monkeypatch.setattr(knobs.compilation, "listener", compiled)
+    y = scaled(torch.zeros(7, requires_grad=True))
+    returned.set()
+    assert [launched[0] for launched in gpu.launched] == ["scaled_kernel"]
+    y.sum().backward()
+    assert [launched[0] for launched in gpu.launched] == ["scaled_kernel", "counted_kernel"]
+    assert waited == [True], "compiled once, and not before the forward pass returned"
 
 
 def test_kernels_are_launched_by_launch_alone():

@@ -11,50 +11,53 @@ from typing import Any
 
 import torch
 import triton
+from triton.runtime import driver
 
-from tilescope_kernels._shared.launching import THREAD
+from tilescope_kernels._shared.launching import PENDING, THREAD
 
-#: Held while the kernels of a call are compiled. Other threads that need them wait, and find them in Triton's cache.
-_COMPILING = threading.Lock()
+#: Held while the kernels of a call are found. Other threads that need them wait for them as for their own.
+_FINDING = threading.Lock()
 
 
 class _Compilers(ThreadPoolExecutor):
-    """Threads that compile kernels, and load them with their launchers in C if there is a GPU."""
+    """Threads that compile kernels, and their launchers in C if there is a GPU. They load nothing: others may be recording a CUDA graph."""
 
     def submit(self, compile_kernel: Callable[[], Any]) -> Future[Any]:  # type: ignore[override]
-        device = torch.cuda.current_device() if torch.cuda.is_available() else -1
+        has_gpu = torch.cuda.is_available()
 
-        def compile_and_load() -> Any:
+        def compile_both() -> Any:
             kernel = compile_kernel()
-            if device >= 0:
-                with torch.cuda.device(device):
-                    kernel.run  # noqa: B018 - the property loads
+            if has_gpu:
+                driver.active.launcher_cls(kernel.src, kernel.metadata)  # Triton finds it on disk.
             return kernel
 
-        return super().submit(compile_and_load)
+        return super().submit(compile_both)
 
 
 @contextlib.contextmanager
-def compiled_alone(threads: int | None = None) -> Iterator[list[Future[Any]]]:
-    """While active, launches of this thread, of tensors on ``meta`` too, are compiled in parallel and not made."""
-    THREAD.compiles_alone = True
+def compiled_alone(threads: int | None = None) -> Iterator[dict[Any, Any]]:
+    """While active, launches of this thread, of tensors on ``meta`` too, start to be compiled in parallel and are not made.
+
+    Yields the function of each compiled kernel, whose ``result`` waits.
+    """
+    pool = _Compilers(threads or len(os.sched_getaffinity(0)))
+    THREAD.started = started = {}
     try:
-        with (
-            _Compilers(threads or len(os.sched_getaffinity(0))) as pool,
-            triton.AsyncCompileMode(pool, ignore_errors=True) as mode,
-        ):
-            yield mode.raw_futures
+        with triton.AsyncCompileMode(pool, ignore_errors=True) as mode:
+            yield started
+            mode.raw_futures.clear()  # Triton would wait for them.
     finally:
-        THREAD.compiles_alone = False
-    for future in mode.raw_futures:
-        future.result()
+        THREAD.started = None
+        pool.shutdown(wait=False)
 
 
 def compile_step(call: Callable[..., Any], args: tuple[Any, ...], wants_gradient: bool) -> None:
-    """Compile in parallel what ``call(*args)`` launches and, with ``wants_gradient``, what its gradient will."""
+    """Start to compile what ``call(*args)`` launches and, with ``wants_gradient``, its gradient. A launch waits for its own kernel."""
     # The launches themselves say what is wrong.
-    with contextlib.suppress(Exception), _COMPILING, torch.set_grad_enabled(wants_gradient), compiled_alone():
+    with contextlib.suppress(Exception), _FINDING, torch.set_grad_enabled(wants_gradient), compiled_alone() as started:
         differentiate(call(*map(on_meta, args)))
+        for compiled, kernel in started.items():
+            PENDING.setdefault(kernel, []).append(compiled)
 
 
 def on_meta(value: Any) -> Any:

@@ -54,8 +54,13 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
 
             step, THREAD.prepares = THREAD.prepares, None
             compiling.compile_step(*step)
-    if THREAD.compiles_alone:
-        kernel.warmup(*args, grid=grid, **constants)
+    if kernel in PENDING:
+        for compiled in PENDING.get(kernel, ()):
+            compiled.result(ignore_errors=True)
+        PENDING.pop(kernel, None)
+    if THREAD.started is not None:
+        if hasattr(compiled := kernel.warmup(*args, grid=grid, **constants), "result"):
+            THREAD.started[compiled] = kernel
         return
     compiled = kernel[grid](*args, **constants)
     if is_cached and isinstance(compiled, compiler.CompiledKernel):
@@ -133,12 +138,15 @@ class _Thread(threading.local):
     """A thread's state."""
 
     has_context = False
-    compiles_alone = False
+    #: What ``compiled_alone`` yields while it is active.
+    started: dict[Any, Any] | None = None
     #: The current call of an operator, its arguments, and whether it wants a gradient: what ``compile_step`` takes.
     prepares: tuple[Callable[..., Any], tuple[Any, ...], bool] | None = None
 
 
 THREAD = _Thread()
+#: By function what other threads compile of it. A launch waits for that.
+PENDING: dict[Any, list[Any]] = {}
 
 
 def cdiv(numerator: int, denominator: int) -> int:

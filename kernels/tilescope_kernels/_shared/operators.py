@@ -51,7 +51,7 @@ class Operator:
         torch.library.define(plain, schema, tags=(torch.Tag.pt2_compliant_tag,))
         torch.library.impl(plain, "default", _counted(launch, mutates) if mutates else launch)
         # While launches are compiled and not made, results on ``meta`` come from the launcher.
-        torch.library.register_fake(plain, lambda *args: (launch if launching.THREAD.compiles_alone else fake)(*args))  # noqa: PLW0108
+        torch.library.register_fake(plain, lambda *args: (fake if launching.THREAD.started is None else launch)(*args))  # noqa: PLW0108
         self._operator.register_fake(fake)
         self.overloads = [getattr(getattr(torch.ops.tilescope, name), each) for each in ("plain", "default")]
         self._plain = self.overloads[0]

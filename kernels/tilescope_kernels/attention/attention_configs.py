@@ -150,12 +150,8 @@ def specializes_backward(q: torch.Tensor, k: torch.Tensor, causal: bool) -> bool
     Many short heads of 64 columns without a mask are faster in Triton.
     """
     batch, heads, queries, columns = q.shape
-    if (
-        columns <= 64
-        and not causal
-        and queries <= _SHORT_BACKWARD
-        and cdiv(queries, 128) * batch * heads > 2 * multiprocessors(q)
-    ):
+    is_short = columns <= 64 and not causal and queries <= _SHORT_BACKWARD
+    if is_short and cdiv(queries, 128) * batch * heads > 2 * multiprocessors(q):
         return False
     # In two passes a program has half as many keys.
     programs = cdiv(queries, QUERIES) * batch * heads * (1 if padded(columns) <= 128 else 2)

@@ -58,12 +58,6 @@ def shares(q: torch.Tensor, k: torch.Tensor, causal: bool) -> int:
     return best if time(best) <= _PAYS * time(1) else 1
 
 
-def _sum_tiles(sums: torch.Tensor) -> TensorDescriptor:
-    """TMA descriptor of sums (rows, WIDTH), with tiles of a part of dQ."""
-    block = [PART_ROWS.value * PART_COLUMNS.value // WIDTH.value, WIDTH.value]
-    return TensorDescriptor(sums, list(sums.shape), list(sums.stride()), block, _SUM_LAYOUT)
-
-
 def in_two_passes(
     dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor, do: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
     v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, causal: bool, scale: float, score_scale: float,
@@ -107,6 +101,8 @@ def in_one_pass(
     terms = torch.empty((batch, heads, 3, rows), dtype=torch.float32, device=q.device)
     bounds = torch.empty((batch, kv_heads, 2, parts), dtype=torch.float32, device=q.device)
     sums = torch.empty((batch * heads * rows * width // WIDTH.value, WIDTH.value), dtype=torch.int32, device=q.device)
+    part = [PART_ROWS.value * PART_COLUMNS.value // WIDTH.value, WIDTH.value]
+    sum_tiles = TensorDescriptor(sums, list(sums.shape), list(sums.stride()), part, _SUM_LAYOUT)
     tiles_of_keys = cdiv(keys, PROGRAM.value)
     share = shares(q, k, causal)
     shared = None
@@ -125,7 +121,7 @@ def in_one_pass(
     )  # fmt: skip
     launch(
         hopper_backward.attention_backward_hopper_kernel, (tiles_of_keys * share * batch * kv_heads,),
-        tiles(dk), tiles(dv), shared, _sum_tiles(sums), tiles(do, block), tiles(q, block), tiles(k), tiles(v),
+        tiles(dk), tiles(dv), shared, sum_tiles, tiles(do, block), tiles(q, block), tiles(k), tiles(v),
         terms, bounds, kv_heads, queries, keys, rows, parts, together, share, cdiv(columns, 8), scale, score_scale,
         GROUP=heads // kv_heads, COLUMNS=width, CAUSAL=causal, BLOCK=block, STAGES=_STAGES, LINES=LINES, num_warps=4,
     )  # fmt: skip

@@ -73,10 +73,6 @@ def room(matrix: torch.Tensor) -> torch.Tensor:
     return torch.empty((matrix.shape[0], wide), dtype=matrix.dtype, device=matrix.device)[:, : matrix.shape[1]]
 
 
-def _blocks(out: torch.Tensor) -> int:
-    return cdiv(out.shape[0], _ROWS) * cdiv(out.stride(0), _COLUMNS)
-
-
 def _bytes(matrix: torch.Tensor) -> torch.Tensor:
     """The matrix, as int8 if its elements are one byte: Triton's interpreter has no FP8."""
     return matrix.view(torch.int8) if matrix.element_size() == 1 else matrix
@@ -86,7 +82,7 @@ def copy_rows(out: torch.Tensor, x: torch.Tensor, *others: torch.Tensor) -> None
     """Copy ``x`` to ``out`` and, if there are ``others``, the second of them to the first. Pads rows with zeros."""
     given = [_bytes(matrix) for matrix in (out, x, *others)]
     outs, xs = given[::2], given[1::2]
-    (first, *_), blocks = outs, [_blocks(matrix) for matrix in outs]
+    (first, *_), blocks = outs, [cdiv(out.shape[0], _ROWS) * cdiv(out.stride(0), _COLUMNS) for out in outs]
     last = (outs[1], xs[1], *xs[1].shape, xs[1].stride(0), outs[1].stride(0)) if others else (None, None, 0, 0, 0, 0)
     launch(
         copy_rows_kernel, (sum(blocks),), first, xs[0], *xs[0].shape, xs[0].stride(0), first.stride(0), *last, blocks[0],

@@ -61,11 +61,6 @@ class Product(NamedTuple):
         """Steps along K."""
         return cdiv(self.k, BLOCK_K)
 
-    @property
-    def is_ragged(self) -> bool:
-        """Whether an extent is no multiple of 128 bytes."""
-        return (self.m | self.n | self.k) % 64 != 0
-
     def loads(self, rows: float, columns: float) -> float:
         """Rows of a and columns of b that a step loads, counted as rows that start at sectors."""
         of_a, of_b = (_ASKEW if each else 1.0 for each in self.askew)
@@ -73,7 +68,8 @@ class Product(NamedTuple):
 
     def step(self, multiplying: float, rows: float, columns: float) -> float:
         """Time of a step that takes ``multiplying`` unless so many rows of a and columns of b arrive later."""
-        return max(multiplying, self.loads(rows, columns) / (_ARRIVING if self.is_ragged else _ARRIVING_WHOLE))
+        arriving = _ARRIVING if (self.m | self.n | self.k) % 64 else _ARRIVING_WHOLE
+        return max(multiplying, self.loads(rows, columns) / arriving)
 
 
 @dataclass(frozen=True)
