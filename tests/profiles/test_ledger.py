@@ -277,6 +277,15 @@ def test_compiled_convolutions_have_only_a_bound(name, bound):
         assert compile_ is found[0] and "saves about" in told
 
 
+@pytest.mark.parametrize(("operator", "sure"), [("aten::item", False), ("aten::nonzero", True)])
+def test_module_that_reads_a_value_has_only_a_bound(operator, sure):
+    stop = Stop("cudaStreamSynchronize", 10 * US, 11 * US, operator, "Net.layers.0", "net.py:9")
+    of = dataclasses.replace(compiled(0), stops=(stop,))
+    compile_ = next(one for one in next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE) if one.kind == "compile")
+    assert (compile_.least > 0) == sure
+    assert compile_.text.endswith(", but for code around item at net.py:9") != sure
+
+
 @pytest.mark.parametrize(
     ("modules", "said"),
     [(("Net.encoder", "Net.encoder"), "Net.encoder"), (("Net.layers.0", "Net.layers.1"), "the model"), (("Net", "Net"), "the model")],

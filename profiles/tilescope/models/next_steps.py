@@ -51,6 +51,8 @@ _NORM, _CONVOLUTIONS_NORM = re.compile("_norm"), re.compile(r"(batch|group|insta
 _REDUCTION = re.compile(r"(sum|mean|amax|amin)$")
 #: Suggestions whose saving already follows from the CPU's time.
 _PACED = ("graph", "capture", "stop", "compile")
+#: Operators that give a value of the GPU to Python.
+_READ = re.compile(r"item$|_local_scalar_dense$")
 _COPIES = re.compile(r"aten::(contiguous|clone|copy_|reshape|_to_copy|to)$")
 #: Elements to which a 16-bit product's inner sizes are aligned.
 _ALIGNED = 8
@@ -328,8 +330,13 @@ def _compile(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
         convolves = _CONVOLUTION.search(name)
         most += entry.above if convolves else 0.0
         convolved += entry.share if convolves or _CONVOLUTIONS_NORM.search(name) else 0.0
-    sure = convolved < _CONVOLVED * ledger.busy
-    unsure = "" if sure else ", and makes convolutions and their norms faster or slower"
+    unsure = (
+        ", and makes convolutions and their norms faster or slower" if convolved >= _CONVOLVED * ledger.busy else ""
+    )
+    # A module that reads a value of the GPU is left uncompiled around it.
+    if read := next((stop for stop in step.stops if stop.module and _READ.search(stop.operator)), None):
+        unsure = f", but for code around {read.operator.removeprefix('aten::')} at {read.site or pattern(read.module)}"
+    sure = not unsure
     text = f"Compile {place or 'the model'} (torch.compile), {fuses}{unsure}"
     yield Suggestion("compile", text, least if sure else 0.0, saving, most, place)
     if cpu > busy and _is_loop(step):
@@ -344,7 +351,7 @@ def _compile(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
             chained + max(ends - captured * gap, 0.0)
             for chained, gap in ((slowest, _IN_GRAPH_MOST), (shorter, _IN_GRAPH))
         )
-        text = f"Compile the model with CUDA graphs (torch.compile(mode='reduce-overhead')), {fuses} and ends waits for the CPU"
+        text = f"Compile the model with CUDA graphs (torch.compile(mode='reduce-overhead')), {fuses} and ends waits for the CPU{unsure}"
         yield Suggestion("graph", text, least if sure else 0.0, saving, most)
 
 
