@@ -1,4 +1,4 @@
-"""Host-side TMA descriptors of matrices, for kernels in Triton and in Gluon.
+"""Host-side TMA descriptors, most of them of matrices, for kernels in Triton and in Gluon.
 
 They are built without the checks of their classes, which take longer than a launch. The callers guarantee what is checked.
 """
@@ -26,14 +26,19 @@ def _layout(rows: int, wide: int, dtype: torch.dtype) -> gl.NVMMASharedLayout:
     return gl.NVMMASharedLayout.get_default_for([rows, wide], _GLUON[dtype])
 
 
-def _filled(kind: type, matrix: torch.Tensor, rows: int, wide: int, turned: bool, **more: Any) -> Any:
+def unchecked(kind: type, base: Any, shape: Any, strides: Any, block: Any, **more: Any) -> Any:
+    """A descriptor without the checks of its class."""
     descriptor = object.__new__(kind)
+    descriptor.__dict__.update(base=base, shape=shape, strides=strides, block_shape=block, padding="zero", **more)
+    return descriptor
+
+
+def _filled(kind: type, matrix: torch.Tensor, rows: int, wide: int, turned: bool, **more: Any) -> Any:
     # The inner stride is set to 1: PyTorch may give a single column any stride.
     strides, shape, block = [matrix.stride(int(turned)), 1], list(matrix.shape), [rows, wide]
     if turned:
         shape, block = shape[::-1], block[::-1]
-    descriptor.__dict__.update(base=matrix, shape=shape, strides=strides, block_shape=block, padding="zero", **more)
-    return descriptor
+    return unchecked(kind, matrix, shape, strides, block, **more)
 
 
 def tiles(matrix: torch.Tensor, rows: int, wide: int, turned: bool = False) -> TensorDescriptor:

@@ -54,10 +54,9 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
 
             step, THREAD.prepares = THREAD.prepares, None
             compiling.compile_step(*step)
-    if kernel in PENDING:
-        for compiled in PENDING.get(kernel, ()):
-            compiled.result(ignore_errors=True)
-        PENDING.pop(kernel, None)
+    for compiled in PENDING.get(kernel, ()):
+        compiled.result(ignore_errors=True)
+    PENDING.pop(kernel, None)
     if THREAD.started is not None:
         if hasattr(compiled := kernel.warmup(*args, grid=grid, **constants), "result"):
             THREAD.started[compiled] = kernel

@@ -23,7 +23,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors
+from tilescope_kernels._shared.descriptors import unchecked
+from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2
 from tilescope_kernels.attention.flash import padded
 
 #: Queries per warpgroup, the M of a wgmma instruction, and per program with two and with three warpgroups.
@@ -62,7 +63,7 @@ def tiles(tensor: torch.Tensor, rows: int = _ROWS.value) -> TensorDescriptor:
     Loads fill the padding with zeros, stores skip it.
     """
     block, layout = _shared(rows, tensor.shape[3], tensor.dtype)
-    return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), block, layout)
+    return unchecked(TensorDescriptor, tensor, list(tensor.shape), list(tensor.stride()), block, layout=layout)
 
 
 @gluon.jit
@@ -358,6 +359,6 @@ def attend(
     launch(
         attention_hopper_kernel, (programs,),
         tiles(o), lse, tiles(q), tiles(k, n), tiles(v, n), batch * heads, heads, queries, keys, together, score_scale,
-        GROUP=group, COLUMNS=padded.fn(columns), CAUSAL=causal, BLOCK=n, STAGES=config["num_stages"], WARPGROUPS=3 if more else 2,
+        GROUP=group, COLUMNS=next_power_of_2(columns), CAUSAL=causal, BLOCK=n, STAGES=config["num_stages"], WARPGROUPS=3 if more else 2,
         num_warps=config["num_warps"],
     )  # fmt: skip

@@ -19,8 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors
-from tilescope_kernels.attention.flash import padded
+from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2
 from tilescope_kernels.attention.hopper import _rescaled, _score, _sums, _weigh, lines, tiles
 
 #: Queries of a program.
@@ -201,7 +200,7 @@ def attend_few(
 ) -> None:  # fmt: skip
     """Write the output and, unless it is None, ``lse``. TMA must be able to load the others."""
     (batch, heads, queries, columns), (kv_heads, keys), block = q.shape, k.shape[1:3], config["BLOCK_N"]
-    width = padded.fn(columns)
+    width = next_power_of_2(columns)
     programs, processors = cdiv(queries, SHARED_QUERIES.value), multiprocessors(q)
     launch(
         attention_few_hopper_kernel, (programs * batch * heads,),
