@@ -27,8 +27,6 @@ from bokeh.server.views.ws import WSHandler
 from panel.io import document
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from tilescope_dashboard.session.scheduling import Pulled
-
 LOG = logging.getLogger("tilescope")
 _pull, _dispatch, _write = ServerSession._handle_pull, document._dispatch_msgs, WebSocketHandler.write_message
 _handle, _on_close, _log_exception = WSHandler._handle, WSHandler.on_close, WSHandler.log_exception
@@ -54,7 +52,6 @@ async def pull(self: ServerSession, message: Any, connection: Any) -> Any:
     """``ServerSession._handle_pull``. From then on Panel sends the document's changes."""
     reply = await _pull(self, message, connection)
     pn.state._connected[self.document] = True
-    self.document.callbacks.trigger_event(Pulled())
     return reply
 
 

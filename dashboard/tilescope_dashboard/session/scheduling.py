@@ -8,13 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import panel as pn
-from bokeh.events import DocumentEvent
-
-
-class Pulled(DocumentEvent):
-    """The browser has received the document and begins to draw it (see ``panel_patches.connections``)."""
-
-    event_name = "pulled"
 
 
 def in_session() -> bool:
@@ -96,23 +89,20 @@ def once_loaded(action: Callable[[], Any]) -> None:
         pn.state.onload(action)
 
 
-#: Seconds before a page's first step, at most between two while the server is busy, and by which a step is late then.
-_FIRST, _LONGEST, _LATE = 1.0, 10.0, 0.1
+#: Seconds before a page's first step, between two, at most between two while the server is busy, and by which a step is late then.
+_FIRST, _USUAL, _LONGEST, _LATE = 1.0, 0.25, 10.0, 0.1
 
 
 class IdleWork:
-    """Calls ``step`` at the session's ticks until it returns False, ``pause`` seconds apart; without a session never.
+    """Calls ``step`` at the session's ticks until it returns False, with pauses between; without a session never.
 
-    Pauses grow while the server is busy, and while no browser is connected: who left a page does not come back to it. Where there is ``drawn``, a step follows only once the browser has drawn the result of the
-    last one (``drawn`` calls its argument then), as a click would wait behind it. Short pauses are for work on the server alone
-    while the browser draws the page: it begins at once.
+    Pauses grow while the server is busy, and while no browser is connected. Where there is ``drawn``, a step follows only once the
+    browser has drawn the result of the last one (``drawn`` calls its argument then), as a click would wait behind it.
     """
 
-    def __init__(
-        self, step: Callable[[], bool], drawn: Callable[[Callable[[], None]], None] | None = None, pause: float = 0.25
-    ) -> None:
+    def __init__(self, step: Callable[[], bool], drawn: Callable[[Callable[[], None]], None] | None = None) -> None:
         self._step, self._drawn, self._doc = step, drawn, pn.state.curdoc
-        self._usual, self._pause, self._due = pause, min(_FIRST, 4 * pause), 0.0
+        self._pause, self._due = _FIRST, 0.0
 
     def start(self) -> None:
         """Begin, unless it has begun."""
@@ -129,7 +119,7 @@ class IdleWork:
 
     def _turn(self) -> None:
         busy = time.monotonic() - self._due > _LATE or not self._looked_at()
-        self._pause = min(2 * self._pause, _LONGEST) if busy else self._usual
+        self._pause = min(2 * self._pause, _LONGEST) if busy else _USUAL
         if busy:
             self._wait()
         elif not self._step():

@@ -13,7 +13,7 @@ from tilescope_dashboard.components import layout
 from tilescope_dashboard.components.view_tabs import ViewTabs
 from tilescope_dashboard.data import url_state
 from tilescope_dashboard.session.jobs import shared
-from tilescope_dashboard.session.scheduling import IdleWork, Pulled, in_session, next_tick, once_loaded
+from tilescope_dashboard.session.scheduling import IdleWork, next_tick, once_loaded
 from tilescope_dashboard.session.state import GPU, IN_ADDRESS, PANELS, State
 from tilescope_dashboard.views.base import View
 
@@ -66,10 +66,6 @@ class Navigation(layout.Part):
         spare = IdleWork(self.prepare, self.page.once_drawn)
         state.param.watch(lambda *_: spare.start(), ["loaded", "kernel", "theme", "narrow", "case", "view"])
         pn.state.onload(spare.start)
-        if in_session():
-            # Make views while the browser draws the page and the server is idle, so that the first click waits less.
-            ahead = IdleWork(self.make, pause=0.03)
-            pn.state.curdoc.on_event(Pulled, lambda _: ahead.start())
         line = {"border-bottom": "1px solid var(--mui-palette-divider)"}
         top = pn.Row(
             self.tabs, *beside, self.page, sizing_mode="stretch_width", margin=0, styles=line, stylesheets=[_WRAPS]
