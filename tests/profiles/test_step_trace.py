@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -321,6 +322,8 @@ def test_passes_time_and_trace_the_steps_of_a_program(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setenv("TEARDOWN_CUPTI", "")
+    monkeypatch.delenv("TEARDOWN_CUPTI")
     asked, net = [], torch.nn.Linear(4, 4)
     passes = Passes(asked.append, count=False)
     while not passes.done:
@@ -330,6 +333,7 @@ def test_passes_time_and_trace_the_steps_of_a_program(monkeypatch):
     assert (measured.plain, asked, passes.missing) == (pytest.approx(7e-3), [True, False], "")
     assert measured.trace.count(b'"tilescope.step#') == 5
     assert b"test_step_trace.py" in measured.stacks
+    assert os.environ["TEARDOWN_CUPTI"] == "1"  # else each later launch is slower
 
 
 def test_problems_file_gives_tune_the_workloads_of_a_step(tmp_path):
