@@ -161,6 +161,7 @@ def test_launch_on_other_sizes_joins_no_chain_around_it():
     ("first", "second", "trains", "links"),
     [
         ("aten::add", "aten::mul", True, 2),
+        ("aten::copy_", "aten::mul", True, 2),
         ("aten::add_", "aten::mul", True, 1),
         ("aten::add", "aten::native_layer_norm", True, 1),
         ("aten::add", "aten::native_layer_norm", False, 2),
@@ -173,6 +174,13 @@ def test_tensor_that_is_needed_again_is_written(first, second, trains, links):
     of = Step(tuple(launches), (*operators, later), 41 * US)
     found = next(one for one in next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE) if one.kind == "fuse")
     assert found.saving == pytest.approx(40 * US - (96e6 - links * 16e6) / 4.8e12 / 0.85)
+
+
+def test_joined_tensors_reach_half_of_the_roof():
+    joins = dataclasses.replace(ADD, name="aten::cat", outer="aten::cat")
+    of = Step((launch(0, 20), launch(20, 20, operator=1)), (ADD, joins), 40 * US)
+    (found,) = next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)
+    assert found.saving == pytest.approx(40 * US - 64e6 / 4.8e12 / 0.5)
 
 
 def test_compile_makes_a_slow_copy_quicker_and_no_reduction():

@@ -244,10 +244,10 @@ def _fused(step: Step, chain: Sequence[Entry], device: Device) -> _Chain:
         else:
             operators.append(operator)
             needs.append(_bytes(operator, entry))
-    # Each link writes a tensor that the next operator reads: one on other sizes reads another. Later launches need some of them too.
+    # Each link writes a tensor that the next operator reads: one on other sizes reads another.
     trains = any(operator.direction == BACKWARD for operator in step.operators)
     links = sum(
-        (1 if before.name.endswith("_") or (trains and _kept(after)) else 2) * min(_largest(after), need)
+        (1 if _is_needed_again(before, after, trains) else 2) * min(_largest(after), need)
         for before, after, need in zip(operators, operators[1:], needs, strict=False)
         if {math.prod(shape) for shape in before.shapes} & {math.prod(shape) for shape in after.shapes}
     )
@@ -261,6 +261,8 @@ def _fused(step: Step, chain: Sequence[Entry], device: Device) -> _Chain:
     time = sum(entry.share for entry in chain)
     usual = max(_SHORTEST, *(entry.least for entry in chain))
     fair = min(max(sum(entry.least for entry in chain) / time if time else 0.0, _FAIR), _GOOD)
+    # Kernels that join tensors read them in one order and write in another.
+    good = _FAIR if any(operator.name.endswith("::cat") for operator in operators) else _GOOD
     outer = len({operator.outer for operator in operators}) > 1
     names = tuple(dict.fromkeys(_operation((outer and one.outer) or one.name) for one in operators))
     return _Chain(
@@ -269,15 +271,16 @@ def _fused(step: Step, chain: Sequence[Entry], device: Device) -> _Chain:
         next(filter(None, (operator.site for operator in operators)), ""),
         _common([operator.module for operator in operators]),
         max(time - max(moved / rate / fair, usual), 0.0),
-        time - max(moved / rate / _GOOD, usual),
+        time - max(moved / rate / good, usual),
         time - max(moved / fastest, _IN_GRAPH),
         tuple(chain),
     )
 
 
-def _kept(operator: Operator) -> bool:
-    """Whether the backward pass reads what the operator reads in the forward pass."""
-    return operator.direction == FORWARD and bool(_NORM.search(operator.name))
+def _is_needed_again(before: Operator, after: Operator, trains: bool) -> bool:
+    """Whether a later launch reads what one operator writes for the next: a sum in place, or what a norm's gradient needs."""
+    in_place = before.name.endswith("_") and not before.name.endswith("::copy_")
+    return in_place or (trains and after.direction == FORWARD and bool(_NORM.search(after.name)))
 
 
 def _fusions(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
@@ -391,12 +394,11 @@ def _runs(step: Step, ledger: Ledger) -> Iterator[list[Entry]]:
             and step.operator(chain[-1].launch).direction == step.operator(entry.launch).direction
         )
         if chain and not (fits and same):
-            if len(chain) > 1:
-                yield chain
+            yield chain
             chain = []
         if fits:
             chain.append(entry)
-    if len(chain) > 1:
+    if chain:
         yield chain
 
 
