@@ -97,9 +97,9 @@ def sentence(shown: pd.DataFrame, gains: pd.DataFrame, least: float | None, l2_b
     said = f"Solid: measured by hardware counters. Pale: predicted. Each segment is one launch{together}."
     by_ncu = (shown["read"] + shown["written"])[shown["source"] == "ncu"].groupby(shown["impl"])
     cold = {impl for impl, moved in by_ncu if model.cold([*moved], l2_bytes)}
-    measured = set(shown.loc[shown["impl"] == ours, "source"]) <= MEASURED
+    sources = set(shown.loc[shown["impl"] == ours, "source"])
     of_sample = shown[(shown["impl"] == ours) & (shown["metric"] == model.SAMPLED)]
-    verb = "moves at most" if ours in cold else "moves" if measured else "has to move"
+    verb = "moves at most" if ours in cold else "moves" if sources <= MEASURED else "has to move"
     if cold:
         said += f" {COLD}"
     if len(of_sample):
@@ -107,8 +107,7 @@ def sentence(shown: pd.DataFrame, gains: pd.DataFrame, least: float | None, l2_b
         verb = "asks for ≈"
         said = f"{sampled(of_sample['counted'].sum(), of_sample['programs'].sum())} {said}"
     title, gain = f"{ours} {verb} {write(totals[ours], 'byte')}", gains[gains["impl"] == ours]
-    alike = gain["bytes_source"].isin(shown.loc[shown["impl"] == ours, "source"])
-    if of_sample.empty and len(gain) and alike.iloc[0] and gain["predicted"].iloc[0] > 1:
+    if of_sample.empty and len(gain) and gain["bytes_source"].iloc[0] in sources and gain["predicted"].iloc[0] > 1:
         title += f", {write(1 - 1 / gain['predicted'].iloc[0], 'ratio', 2)} less than unfused"
     if least and of_sample.empty:
         less = 1 - totals[ours] / least
