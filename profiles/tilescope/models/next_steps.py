@@ -249,7 +249,7 @@ def _fused(step: Step, chain: Sequence[Entry], device: Device) -> _Chain:
     links = sum(
         (1 if _is_needed_again(before, after, trains) else 2) * min(_largest(after), need)
         for before, after, need in zip(operators, operators[1:], needs, strict=False)
-        if {math.prod(shape) for shape in before.shapes} & {math.prod(shape) for shape in after.shapes}
+        if _sizes(before) & _sizes(after)
     )
     again = sum(
         _largest(operator) * (2 if "backward" in operator.name else 1)
