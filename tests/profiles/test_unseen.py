@@ -3,6 +3,7 @@
 import multiprocessing
 import re
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -74,6 +75,22 @@ def test_endless_program_is_stopped_at_its_line(tmp_path, monkeypatch):
         interpreter.capture(case, spec, tmp_path / "counted.json.gz", {"interpreter_limit": 1})
 
 
+TWICE = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def twice(x_ptr, y_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, 2 * tl.load(x_ptr + at))
+
+x = torch.ones(16, device="cuda")
+y = torch.zeros_like(x)
+twice[(1,)](x, y, BLOCK=16)
+assert y.tolist() == [2] * 16, "not twice"
+assert y.tolist() == [3] * 16, "wrong"
+"""
+
+
 def test_launch_after_an_unmade_one_is_skipped_not_wrong(tmp_path):
     with Capture("sm_90", limit=1.0) as capture:
         x, index = torch.ones(16, device="cuda"), torch.full((16,), 1 << 30, device="cuda", dtype=torch.int32)
@@ -86,6 +103,18 @@ def test_launch_after_an_unmade_one_is_skipped_not_wrong(tmp_path):
         NotApplicable, match="endless_kernel was not made before it, so its inputs may be wrong: chosen_kernel"
     ):
         interpreter.capture(case, spec, tmp_path / "counted.json.gz", {"interpreter_limit": 1})
+
+
+@pytest.mark.parametrize(
+    ("limit", "ended"), [(0, ""), (5, "twice.py ended with AssertionError: wrong, line 13 of twice.py")]
+)
+def test_script_that_lacks_a_launchs_results_is_not_to_blame(tmp_path, monkeypatch, capsys, limit, ended):
+    monkeypatch.chdir(tmp_path)
+    Path("twice.py").write_text(TWICE)
+    _, job, said = script_running.captured("twice.py", {"interpreter_limit": limit}, target="sm_90", runs_dir=tmp_path)
+    assert said == ended
+    assert any(note.endswith("line 12 of twice.py, after twice was not made") for note in job.notes) == (not limit)
+    assert ("twice was not made before this" in capsys.readouterr().err) == (not limit)
 
 
 def test_compiling_of_unmade_launches_is_limited(monkeypatch):

@@ -169,8 +169,6 @@ class _Interpreting:
         self.lock = threading.RLock()
         self.touching = TOUCHING
         self.outputs = NeverWritten()
-        #: The first launch that was not made. Values after it are wrong.
-        self.unmade = ""
         cure = "choose smaller inputs, or allow more (--interpreter-limit, limit= or interpreter_limit=)"
         self._allowed = f"the {limit:g} s of work for interpreting: {cure}"
 
@@ -191,11 +189,11 @@ class _Interpreting:
             far = _out_of_reach(launch) if "arguments" in record.data and not backward else {}
             if far:
                 record.note(f"{where} would be refused by a GPU: {_refusal(far)}")
-            if self.unmade:
-                record.data.setdefault("after", self.unmade)
-                record.note(f"{self.unmade} was not made before it, so its inputs may be wrong")
+            if unmade := self.recorder.unmade:
+                record.data.setdefault("after", unmade)
+                record.note(f"{unmade} was not made before it, so its inputs may be wrong")
             if why := self._interpreted(launch, record):
-                self.unmade = self.unmade or launch.name
+                self.recorder.unmade = self.recorder.unmade or launch.name
                 self.outputs.unmade(launch)
                 self._touch(launch, record)
                 record.note(f"{where} was not made, so its results are missing from what follows: {why}")

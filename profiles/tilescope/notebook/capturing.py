@@ -94,6 +94,11 @@ class Capture:
         return self._recorder.calls if self._recorder else 0
 
     @property
+    def unmade(self) -> str:
+        """The name of the first launch that was not made, after which values are wrong; empty where all were."""
+        return self._recorder.unmade if self._recorder else ""
+
+    @property
     def launches(self) -> pd.DataFrame:
         """A row a distinct launch: ``kernel``, ``grid``, ``calls``, ``site`` (file:line), ``options``, ``config``, ``notes``."""
         import pandas as pd  # noqa: PLC0415

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import signal
@@ -37,8 +38,8 @@ def captured(
 ) -> tuple[Capture, Job, str]:
     """Runs the script; returns its captured launches, the job that profiles them, and how the script ended badly, or an empty text.
 
-    ``collect`` and ``settings`` are those of ``Capture.job``. Raises ValueError for a script that cannot be run, and for one that
-    launches nothing.
+    A bad end after a launch that was not made, whose results the script lacked, is a note of the job. ``collect`` and ``settings``
+    are those of ``Capture.job``. Raises ValueError for a script that cannot be run, and for one that launches nothing.
     """
     limit, not_finite = settings.get("interpreter_limit", LIMIT), bool(settings.get("not_finite"))
     capture = Capture(target, limit, not_finite=not_finite)
@@ -49,6 +50,11 @@ def captured(
         declared = "" if ended else f": one that it declares is named {script}:SPEC"
         raise ValueError(f"{script} launched no Triton kernel{why}{declared}{capture.unassumed}")
     job = capture.job(collect or ("auto",), title=title or script, runs_dir=runs_dir, settings=settings)
+    if ended and capture.unmade:
+        # The script went on with values that the launch would have written, so its end tells nothing.
+        job = dataclasses.replace(job, notes=[*job.notes, f"{ended}, after {capture.unmade} was not made"])
+        print(f"tilescope: {capture.unmade} was not made before this, so its results were missing", file=sys.stderr)
+        ended = ""
     return capture, job, ended
 
 
