@@ -31,7 +31,7 @@ _TURN = threading.Lock()
 
 
 def beside(work: Callable[[], Any], then: Callable[[], Any]) -> None:
-    """Call ``work`` in a thread, and ``then`` at the session's tick after it, if it is still open; without a session both at once."""
+    """Call ``work`` in a thread, and ``then`` at the session's next tick, unless it has ended; without a session both at once."""
     if not in_session():
         work()
         then()

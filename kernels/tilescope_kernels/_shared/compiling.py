@@ -38,7 +38,7 @@ class _Compilers(ThreadPoolExecutor):
 def compiled_alone(threads: int | None = None) -> Iterator[dict[Any, Any]]:
     """While active, launches of this thread, of tensors on ``meta`` too, start to be compiled in parallel and are not made.
 
-    Yields the function of each compiled kernel, whose ``result`` waits.
+    Yields the futures of the compiled kernels, each with its function. ``result`` of a future waits for the kernel.
     """
     pool = _Compilers(threads or len(os.sched_getaffinity(0)))
     THREAD.started = started = {}

@@ -344,7 +344,6 @@ def foreign_mutant(rng: random.Random, place: Path) -> None:
 def no_waiting() -> None:
     """What is written need not last: it is looked at at once."""
     atomic_writing.sync = lambda path: None
-    os.fsync = lambda handle: None
 
 
 @functools.cache
