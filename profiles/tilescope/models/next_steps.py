@@ -1,33 +1,32 @@
 """What to do next about a step: at most five suggestions, each with its predicted saving. Pure: step and ledger -> suggestions.
 
-A saving is of the whole step, and each is predicted as if it were the only change. Kernels that take the place of others reach all of
-their roof at most, and at least half of it or what those reach. The step is never shorter than the CPU's time for the launches that are left.
+A saving is of the whole step, and each is predicted as if it were the only change. The step is never shorter than the CPU's time for the
+launches that are left.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
-from tilescope.collectors.foreign_files.operator_costs import SIZES
 from tilescope.hardware import roofs
+from tilescope.models import chains as chained
 from tilescope.models import ledger as ledgers
 from tilescope.models import step_problems
+from tilescope.models.chains import FAIR, GOOD, Chain
 from tilescope.models.ledger import Entry, Ledger
 from tilescope.models.step_tables import pattern
 from tilescope.table import units
 from tilescope.table.run import Device
-from tilescope.table.step import BACKWARD, FORWARD, KERNEL, OPTIMIZER, Operator, Step
+from tilescope.table.step import BACKWARD, KERNEL, OPTIMIZER, Step
 
 #: Most suggestions, the share of the step from which a saving is worth a line, and most chains that are named.
 MOST, WORTH, _FUSIONS = 5, 0.02, 2
-#: The share of a roof that a good kernel reaches, a matrix product, and any that a suggestion adds.
-_GOOD, _GOOD_PRODUCT, _FAIR = 0.85, 0.75, 0.5
-#: Seconds between the kernels of a CUDA graph, and the most; those of a short kernel, and of a short product.
-_IN_GRAPH, _IN_GRAPH_MOST, _SHORTEST, _PRODUCT_LEAST = 1e-6, 2e-6, 2e-6, 5e-6
+#: The share of a roof that a good matrix product reaches, and the seconds of a short one.
+_GOOD_PRODUCT, _PRODUCT_LEAST = 0.75, 5e-6
+#: Seconds between the kernels of a CUDA graph, and the most.
+_IN_GRAPH, _IN_GRAPH_MOST = 1e-6, 2e-6
 #: The most over the least saving from which only the two are told, and up to which they are not.
 _WIDE, _CLOSE = 2.5, 1.05
 #: The share of floors from which a step is already good.
@@ -39,16 +38,9 @@ _SQUARE_ROOTS = "aten::_foreach_sqrt"
 #: Launches that wait for the GPU from which the CPU waits to make another, and by how much a profiler slows the CPU.
 _QUEUE, _PROFILED = 1000, 2.0
 _PRODUCT = re.compile(r"(aten::)?(addmm|mm|bmm|baddbmm|_scaled_mm|_grouped_mm|linear|matmul)$")
-#: Operators that torch.compile leaves as they are, by their own names; it decomposes norms, gathers and concatenations.
-_HEAVY = re.compile(
-    r"mm(_activation)?$|linear|matmul|conv|attention|dense_backward|index_put|sort|topk|scatter|nccl|rng|triton_|foreach|fused_(?!rms)|rnn|fft|nonzero|unique"
-)
-#: Operators that reduce across the rows of a tensor: what follows them reads their inputs again, in another kernel.
-_ACROSS = re.compile(r"batch_norm")
 #: Convolutions, and with norms of their results the share of the kernels' time from which a compiled model's time cannot be predicted.
 _CONVOLUTION, _CONVOLVED = re.compile(r"conv(olution|\d|_)"), 0.2
-_NORM, _CONVOLUTIONS_NORM = re.compile("_norm"), re.compile(r"(batch|group|instance)_norm")
-_REDUCTION = re.compile(r"(sum|mean|amax|amin)$")
+_CONVOLUTIONS_NORM = re.compile(r"(batch|group|instance)_norm")
 #: Suggestions whose saving already follows from the CPU's time.
 _PACED = ("graph", "capture", "stop", "compile")
 #: Operators that give a value of the GPU to Python.
@@ -161,7 +153,7 @@ def _graph(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
     # A graph cannot have the CPU wait: it saves what is left without the stops.
     stops = list(_stops(step, ledger, device))
     least, saving = (waits - launches * gap - sum(one.saving for one in stops) for gap in (_IN_GRAPH_MOST, _IN_GRAPH))
-    if _is_loop(step) and len(_fusable(step, ledger, device)) > 1:
+    if _is_loop(step) and len(chained.of(step, ledger, device)) > 1:
         return  # it is compiled
     if launches > 1 and saving > 0:
         first = ", once its stops are gone" if stops else ""
@@ -201,98 +193,15 @@ def _stops(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
         )
 
 
-class _Chain(NamedTuple):
-    """Launches that one kernel can do: their pass and operations, where they are, what one kernel saves in seconds, and the launches."""
-
-    direction: str
-    names: tuple[str, ...]
-    site: str
-    module: str
-    least: float
-    saving: float
-    most: float
-    entries: tuple[Entry, ...]
-
-    @property
-    def fewer(self) -> int:
-        """The launches that one kernel saves."""
-        return len(self.entries) - 1
-
-
-def _fusable(step: Step, ledger: Ledger, device: Device) -> list[_Chain]:
-    """What one kernel each can do in less time, be it the work of several launches or of one."""
-    hbm = roofs.roof(device, "hbm")
-    found = [_fused(step, chain, device) for chain in _chains(step, ledger)] if hbm else []
-    # Another kernel for one reduction takes as long.
-    return [chain for chain in found if chain.saving > 0 and (chain.fewer or not _REDUCTION.search(chain.names[0]))]
-
-
-def _rates(device: Device, moved: float) -> tuple[float, float]:
-    """Bytes a second to and from memory, and the fastest ones of so many bytes, which L2 may hold."""
-    names = ["hbm", "hbm_read", *(["l2"] if moved <= device.l2_bytes else [])]
-    rate, *faster = (roof.value for name in names if (roof := roofs.roof(device, name)))
-    return rate, max([rate, *faster])
-
-
-def _fused(step: Step, chain: Sequence[Entry], device: Device) -> _Chain:
-    operators, needs = list[Operator](), list[float]()
-    for entry in chain:
-        operator = step.operator(entry.launch)
-        # Launches of one call share what it needs.
-        if operators and entry.launch.part < 1 and operator == operators[-1]:
-            needs[-1] += _bytes(operator, entry)
-        else:
-            operators.append(operator)
-            needs.append(_bytes(operator, entry))
-    # Each link writes a tensor that the next operator reads: one on other sizes reads another.
-    trains = any(operator.direction == BACKWARD for operator in step.operators)
-    links = sum(
-        (1 if _is_needed_again(before, after, trains) else 2) * min(_largest(after), need)
-        for before, after, need in zip(operators, operators[1:], needs, strict=False)
-        if _sizes(before) & _sizes(after)
-    )
-    again = sum(
-        _largest(operator) * (2 if "backward" in operator.name else 1)
-        for operator in operators
-        if _ACROSS.search(operator.name)
-    )
-    moved = max(sum(needs) - links + again, *map(_largest, operators), 0.0)
-    rate, fastest = _rates(device, moved)
-    time = sum(entry.share for entry in chain)
-    usual = max(_SHORTEST, *(entry.least for entry in chain))
-    fair = min(max(sum(entry.least for entry in chain) / time if time else 0.0, _FAIR), _GOOD)
-    # Kernels that join tensors read them in one order and write in another.
-    good = _FAIR if any(operator.name.endswith("::cat") for operator in operators) else _GOOD
-    outer = len({operator.outer for operator in operators}) > 1
-    names = tuple(dict.fromkeys(_operation((outer and one.outer) or one.name) for one in operators))
-    return _Chain(
-        operators[0].direction,
-        names,
-        next(filter(None, (operator.site for operator in operators)), ""),
-        _common([operator.module for operator in operators]),
-        max(time - max(moved / rate / fair, usual), 0.0),
-        time - max(moved / rate / good, usual),
-        time - max(moved / fastest, _IN_GRAPH),
-        tuple(chain),
-    )
-
-
-def _is_needed_again(before: Operator, after: Operator, trains: bool) -> bool:
-    """Whether a later launch reads what one operator writes for the next: a sum in place, or what a norm's gradient needs."""
-    in_place = before.name.endswith("_") and not before.name.endswith("::copy_")
-    return in_place or (trains and after.direction == FORWARD and bool(_NORM.search(after.name)))
-
-
 def _fusions(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
     """Chains of launches between matrix products, those of equal operations together."""
-    groups: dict[tuple[str, tuple[str, ...]], list[_Chain]] = {}
-    for chain in _fusable(step, ledger, device):
-        if not chain.fewer or _ACROSS.search(" ".join(chain.names)):
-            continue
-        groups.setdefault((chain.direction, chain.names), []).append(chain)
+    groups: dict[tuple[str, tuple[str, ...]], list[Chain]] = {}
+    for chain in chained.of(step, ledger, device):
+        if chain.alone:
+            groups.setdefault((chain.direction, chain.names), []).append(chain)
     largest = sorted(groups.items(), key=lambda one: -sum(chain.saving for chain in one[1]))[:_FUSIONS]
     for (direction, names), found in largest:
-        place = pattern(_common([pattern(chain.module) for chain in found]))
+        place = pattern(chained.common([pattern(chain.module) for chain in found]))
         where = found[0].site or place
         yield Suggestion(
             "fuse",
@@ -307,11 +216,11 @@ def _fusions(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
 
 def _compile(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
     """Compiles the model, which fuses and launches less; with CUDA graphs where the CPU is then still late."""
-    kernels = _fusable(step, ledger, device)
+    kernels = chained.of(step, ledger, device)
     chains = [chain for chain in kernels if chain.fewer]
     if len(chains) < 2:
         return
-    common = _common([chain.module for chain in chains])
+    common = chained.common([chain.module for chain in chains])
     # A list of modules is not called.
     place = common if "." in common and any(operator.module == common for operator in step.operators) else ""
     padded = list(_padding(step, ledger, device))
@@ -364,53 +273,6 @@ def _is_loop(step: Step) -> bool:
     return trains and not step.found.startswith("calls of")
 
 
-def _chains(step: Step, ledger: Ledger) -> Iterator[list[Entry]]:
-    """Launches between products and libraries' large kernels, those that work on tensors of equal sizes together."""
-    for run in _runs(step, ledger):
-        groups: list[tuple[set[int], list[Entry]]] = []
-        for entry in run:
-            sizes, entries = _sizes(step.operator(entry.launch)), [entry]
-            for group in [one for one in groups if one[0] & sizes]:
-                groups.remove(group)
-                sizes, entries = sizes | group[0], group[1] + entries
-            groups.append((sizes, entries))
-        yield from (sorted(entries, key=lambda one: one.place) for _, entries in groups)
-
-
-def _sizes(operator: Operator) -> set[int]:
-    """Elements of the tensors by which an operator is linked with others: the largest, and those that are no vectors of parameters."""
-    sizes = [math.prod(shape) for shape in operator.shapes]
-    joined = {sum(sizes)} if operator.name.endswith("::cat") else set()
-    return {max(sizes, default=0), *joined} | {math.prod(shape) for shape in operator.shapes if len(shape) > 1}
-
-
-def _runs(step: Step, ledger: Ledger) -> Iterator[list[Entry]]:
-    """Launches that follow each other on a stream, none of which is a product or a library's large kernel."""
-    chain: list[Entry] = []
-    for entry in ledger.entries:
-        fits = _small(step, entry)
-        same = chain and (
-            chain[-1].launch.stream == entry.launch.stream
-            and step.operator(chain[-1].launch).direction == step.operator(entry.launch).direction
-        )
-        if chain and not (fits and same):
-            yield chain
-            chain = []
-        if fits:
-            chain.append(entry)
-    if chain:
-        yield chain
-
-
-def _small(step: Step, entry: Entry) -> bool:
-    """Whether a launch is one that torch.compile fuses with its neighbours."""
-    operator = step.operator(entry.launch)
-    return (
-        entry.launch.kind == KERNEL and bool(operator.name) and not operator.flops and operator.direction != OPTIMIZER
-        and not _HEAVY.search(operator.name) and bool(_bytes(operator, entry))
-    )  # fmt: skip
-
-
 def _library(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
     """Operators that a recorded kernel of the library does faster on this GPU, those of one kernel and pass together."""
     by_problem: dict[step_problems.Solved, list[Entry]] = {}
@@ -456,7 +318,9 @@ def _optimizer(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestio
     # The square roots read and write one tensor of each parameter's size.
     held = (
         sum(
-            _bytes(step.operator(one.launch), one) for one in entries if step.operator(one.launch).name == _SQUARE_ROOTS
+            chained.needed(step.operator(one.launch), one)
+            for one in entries
+            if step.operator(one.launch).name == _SQUARE_ROOTS
         )
         / 2
     )
@@ -464,7 +328,7 @@ def _optimizer(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestio
     floor = _FUSED_PASSES * held / hbm.value if held and hbm else time * _FUSED_PASSES / _ADAM_PASSES
     # Elements of 16 bits are more operations for the same bytes.
     half = any(half in entries[0].launch.name for half in ("BFloat16", "Half"))
-    least, saving = (max(time - floor / share, 0.0) for share in (_FAIR, _FAIR if half else _GOOD))
+    least, saving = (max(time - floor / share, 0.0) for share in (FAIR, FAIR if half else GOOD))
     yield Suggestion(
         "optimizer",
         f"Give the optimizer fused=True ({units.several(len(entries), 'launch', 'launches')} pass over the parameters about "
@@ -493,10 +357,10 @@ def _tf32(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
     quickest = good = fair = 0.0
     for entry, operations in found:
         moved = (step.operator(entry.launch).bytes_needed or 0.0) * entry.launch.part
-        usual, fastest = _rates(device, moved)
+        usual, fastest = chained.rates(device, moved)
         quickest += min(entry.share, max(operations / rate.value, moved / fastest))
         good += min(entry.share, max(operations / rate.value / _GOOD_PRODUCT, moved / usual, _PRODUCT_LEAST))
-        fair += min(entry.share, max(operations / rate.value / _FAIR, moved / usual / _FAIR, _PRODUCT_LEAST))
+        fair += min(entry.share, max(operations / rate.value / FAIR, moved / usual / FAIR, _PRODUCT_LEAST))
     yield Suggestion(
         "dtype",
         f"Let {units.several(len(found), 'fp32 product')} use TF32, not the CUDA cores (torch.set_float32_matmul_precision('high'))",
@@ -523,8 +387,8 @@ def _padding(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
     rate = roofs.roof(device, "bf16")
     if not odd or rate is None:
         return
-    usual = rates[len(rates) // 2] if rates else rate.value * _FAIR
-    slow = min(usual, rate.value * _FAIR)
+    usual = rates[len(rates) // 2] if rates else rate.value * FAIR
+    slow = min(usual, rate.value * FAIR)
     by_shape: dict[tuple[tuple[int, ...], ...], list[tuple[float, float, float]]] = {}
     for entry, operator, flops in odd:
         saves = (max(entry.share - flops / slow, 0.0), entry.share - flops / usual, entry.share - entry.least)
@@ -554,7 +418,9 @@ def _copies(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
             and len(dtypes) == 1
             and _COPIES.search(operator.outer)
         ):
-            groups.setdefault((_operation(operator.outer), operator.site or pattern(operator.module)), []).append(entry)
+            groups.setdefault(
+                (chained.operation(operator.outer), operator.site or pattern(operator.module)), []
+            ).append(entry)
     for (what, where), entries in groups.items():
         time = sum(entry.share for entry in entries)
         at = f" at {where}" if where else ""
@@ -566,34 +432,6 @@ def _copies(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
             time,
             time,
         )
-
-
-def _bytes(operator: Operator, entry: Entry) -> float:
-    """What a launch must move, or else what it moved; 0 where neither is known."""
-    if operator.bytes_needed is not None:
-        return operator.bytes_needed * entry.launch.part
-    return sum(entry.launch.counted.get(name, 0.0) for name in ("dram_bytes_read", "dram_bytes_written"))
-
-
-def _largest(operator: Operator) -> float:
-    """Bytes of an operator's largest input."""
-    held = zip(operator.shapes, operator.dtypes, strict=False)
-    return float(max((math.prod(shape) * SIZES.get(dtype.lower(), 0) for shape, dtype in held), default=0))
-
-
-def _operation(name: str) -> str:
-    return re.sub(r"^(aten|tilescope|autograd)::", "", name).removesuffix("Backward0")
-
-
-def _common(modules: Sequence[str]) -> str:
-    """The path that all modules have in common."""
-    paths = [module.split(".") for module in modules]
-    same = []
-    for parts in zip(*paths, strict=False):
-        if len(set(parts)) > 1:
-            break
-        same.append(parts[0])
-    return ".".join(same)
 
 
 def _listed(names: Sequence[str], most: int = 4) -> str:
