@@ -114,5 +114,6 @@ def test_watch_says_what_an_edit_changed(tmp_path):
     finally:
         os.killpg(process.pid, signal.SIGINT)
         process.wait(30)
+        process.stdout.close()
     text = "".join(said)
     assert versions == 2 and "GPU time" in text and "2048" in text, text

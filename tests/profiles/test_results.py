@@ -4,7 +4,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from tilescope.commands import check
+from tilescope.commands import check, running
 from tilescope.hardware.device import for_target
 from tilescope.models import summary, terminal, text_table
 from tilescope.notebook.opened_run import Profile
@@ -56,8 +56,17 @@ def test_the_text_has_what_was_measured_only():
     assert "config" not in lines[0]
 
 
+def test_a_run_whose_findings_are_no_values_says_where_they_are(tmp_path, capsys):
+    empty = LoadedRun(RUN, schema.frame([]), tmp_path)
+    assert text_table.text(empty) == "no case gave a result" and running.without_values(empty) == 1
+    (tmp_path / "artefacts" / "ncu_activity").mkdir(parents=True)
+    (tmp_path / "artefacts" / "ncu_activity" / "case.csv.gz").touch()
+    capsys.readouterr()
+    assert "activity over a launch's time (ncu_activity)" in text_table.text(empty)
+    assert running.without_values(empty) == 0 and not capsys.readouterr().out
+
+
 def test_tables_as_text():
-    assert text_table.text(LoadedRun(RUN, schema.frame([]), Path())) == "no case gave a result"
     text = terminal.render(["name", "count"], [["a", "1"], ["long name", "1,000"]])
     assert text.splitlines() == ["name       count", "a              1", "long name  1,000"]
 

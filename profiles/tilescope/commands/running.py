@@ -15,7 +15,7 @@ from tilescope.jobs.job import Job
 from tilescope.jobs.process import Standby
 from tilescope.jobs.progress import READING, Progress
 from tilescope.models import faults, headline, ledger, step_text, terminal, text_table
-from tilescope.runs import steps, store
+from tilescope.runs import artefacts, steps, store
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case import readable
 from tilescope.table.run import Failure
@@ -158,8 +158,9 @@ def tell(failures: Sequence[Failure]) -> None:
 
 
 def without_values(loaded: LoadedRun) -> int:
-    """Says where a run has no measured, compiled or counted value. Returns the exit status: 1 for such a run."""
-    if set(loaded.table["source"]) <= {store.MODEL} and not steps.has(loaded.folder):
+    """Says where a run has nothing measured, compiled or counted. Returns the exit status: 1 for such a run."""
+    found = steps.has(loaded.folder) or artefacts.shown_elsewhere(loaded.folder)
+    if set(loaded.table["source"]) <= {store.MODEL} and not found:
         terminal.say("nothing was measured or compiled: every case failed or was skipped")
         return 1
     return 0

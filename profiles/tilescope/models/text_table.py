@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from tilescope.models import faults, function_names, summary, terminal
+from tilescope.runs import artefacts
 from tilescope.runs.store import LoadedRun
 from tilescope.table import units
 from tilescope.table.case import Case, readable
@@ -83,7 +84,10 @@ def text(loaded: LoadedRun) -> str:
     """The table of the run as lines of text, without empty cases and columns."""
     headings, rows, keys = cells(marked(summary.of_run(loaded, loaded.table), loaded.run))
     rows = [row for row in rows if not {*row[keys:]} <= {ABSENT, UNCHECKED}]
-    return terminal.render(headings, rows, keys) if rows else "no case gave a result"
+    if rows:
+        return terminal.render(headings, rows, keys)
+    found = ", ".join(f"{one.finds} ({one.name})" for one in artefacts.shown_elsewhere(loaded.folder))
+    return f"kept for 'tilescope serve', which draws it: {found}" if found else "no case gave a result"
 
 
 def marked(rows: pd.DataFrame, run: Run) -> pd.DataFrame:

@@ -7,7 +7,7 @@ import glob
 from pathlib import Path
 
 from tilescope.files import bounded_reading, names
-from tilescope.table import launch_configs
+from tilescope.table import launch_configs, sources
 from tilescope.table.case import USUAL, Case
 
 
@@ -33,3 +33,8 @@ def of_collector(folder: Path, collector: str, suffix: str) -> list[Path]:
     """Every artefact of a collector in the run, sorted. Only ordinary files in the run count."""
     found = sorted((folder / "artefacts" / collector).glob(f"*{suffix}"))
     return [path for path in found if bounded_reading.is_inside(path, folder)]
+
+
+def shown_elsewhere(folder: Path) -> list[sources.Collector]:
+    """The collectors with artefacts in the run whose findings are no values of the table."""
+    return [one for one in sources.OPTIONAL if not one.measured and of_collector(folder, one.name, "")]
