@@ -342,13 +342,26 @@ def test_run_that_is_recovered_while_resume_plans_is_resumed(catalog):
 def test_process_beside_others_leaves_trouble_to_one_alone(catalog):
     writer, name = store.RunWriter.reopen(interrupted(catalog, "good", "stubborn")), "fakes.quick"
     ledger = Ledger(Job(cases("fine", "skips", "raises", "killed", "looks"), [name]), writer, print)
-    asyncio.run(attempt.ahead(ledger, name, ledger.left(name)))
+    asyncio.run(attempt.ahead(ledger, {name: ledger.left(name)}, beside=True))
     assert [case.impl for case in ledger.left(name)] == ["raises", "killed", "looks"]
     assert writer.run.failures == ()
     asyncio.run(attempt.collect(ledger, name, ledger.left(name), leaving=False))
     assert {failure.case.split("/")[-3] for failure in writer.run.failures} == {"raises", "killed"}
     ledger.close()
     assert registers(store.open_run(writer.final)) == {"good": 32, "fine": 32, "looks": 32}
+
+
+@pytest.mark.parametrize(("fates", "processes"), [(["good", "fine"], 1), (["good", "raises"], 3)])
+def test_collectors_in_turn_share_a_process(catalog, monkeypatch, tmp_path, fates, processes):
+    names, pids = ["fakes.quick", "fakes.mortal"], tmp_path / "pids"
+    (tmp_path / "deaths").write_text("0")
+    monkeypatch.setenv("FAKES_DEATHS", str(tmp_path / "deaths"))
+    monkeypatch.setattr(supervisor, "IN_TURN", (*reversed(names), "nosuch"))
+    monkeypatch.setattr(supervisor, "ON_GPU", frozenset(names))
+    loaded, _ = run(catalog, fates, names, pids=str(pids))
+    assert loaded.run.complete and len(set(pids.read_text().split())) == processes
+    assert {failure.collector for failure in loaded.run.failures} == ({*names} if "raises" in fates else set())
+    assert (loaded.table["metric"] == "registers").sum() == 2 * (2 - ("raises" in fates))
 
 
 def test_case_with_rows_is_not_measured_twice(catalog):

@@ -6,7 +6,7 @@ its dotted path; its rows have the source of the most similar collector. A colle
 ``unavailable() -> str | None``
     Why it cannot run on this machine and what to do; None where it can. Imports no torch.
 ``capture(case, spec, out, settings) -> None``
-    Runs in the worker, in a process of this collector alone. Writes the artefact ``out``.
+    Runs in the worker. Writes the artefact ``out``. Only those of ``jobs.job.IN_TURN`` share a process with other collectors.
 ``parse(artefact, case) -> DataFrame``
     Converts the artefact to rows of the schema (with an empty ``run_id``). Pure; imports neither torch nor triton at module level.
 ``SUFFIX``

@@ -57,13 +57,22 @@ async def collect(
         left = remaining
 
 
-async def ahead(ledger: Ledger, name: str, cases: Sequence[Case]) -> None:
-    """Runs the cases with one collector in one process, beside others on the GPU. Whatever it has trouble with stays outstanding."""
-    known = {case.id: case for case in cases}
+async def ahead(
+    ledger: Ledger, cases: Mapping[str, Sequence[Case]], *, beside: bool = False, leaving: bool = False
+) -> None:
+    """Runs each collector's cases, one collector after the other, in one process. Whatever it has trouble with stays outstanding.
+
+    ``beside``: other processes use the GPU too. ``leaving`` is as in ``collect``, once nothing is outstanding.
+    """
+    known = {case.id: case for each in cases.values() for case in each}
+    first, *then = (_job(ledger, name, each) for name, each in cases.items())
     with contextlib.suppress(StartError):
-        async with WorkerProcess({**_job(ledger, name, cases), "beside": True}) as worker:
+        async with WorkerProcess({**first, "then": then, "beside": beside}) as worker:
             async for event in worker.events(patience(ledger.job.settings)):
-                if case := known.get(event.get("case", "")):
+                if event["event"] == "done" and leaving and not any(map(ledger.left, cases)):
+                    worker.leave()
+                elif case := known.get(event.get("case", "")):
+                    name = event["collector"]
                     if event["event"] == "result":
                         await ledger.keep(name, [case])
                     elif event["event"] == "skipped":

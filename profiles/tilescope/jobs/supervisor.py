@@ -25,7 +25,7 @@ from tilescope.collectors.conditions import conditions
 from tilescope.hardware import device
 from tilescope.hardware.gpu_lock import gpu_lock
 from tilescope.jobs import attempt, kept_standby, process, ptxas, questions, triton_cache, warm, worker_output
-from tilescope.jobs.job import ON_GPU, TIMED, Catalog, Job, OnEvent, WorkerError, declared_cost, patience
+from tilescope.jobs.job import IN_TURN, ON_GPU, TIMED, Catalog, Job, OnEvent, WorkerError, declared_cost, patience
 from tilescope.jobs.ledger import Ledger
 from tilescope.jobs.versions import versions
 from tilescope.runs import changes, journal, store
@@ -225,7 +225,8 @@ async def _measure(
 ) -> None:
     """Collects on the GPU, one collector after the other, while no other job does.
 
-    Those that count begin beside the collectors that need no GPU, if processors are free; those that time wait for them.
+    Those that count begin beside the collectors that need no GPU, if processors are free; those that time wait for them. Those
+    that may share a process do, since the imports, a CUDA context and the first launch of each kernel take a second a process.
     """
     waiting = {"event": "waiting", "doing": "waiting for another job on this GPU"}
     if first:
@@ -238,14 +239,18 @@ async def _measure(
         await measure_ceilings(ledger)
         await _check_ahead(ledger)
         while outstanding:
-            name = next((name for name in outstanding if apart.done() or name not in TIMED), "")
-            if not name:
+            now = [name for name in outstanding if apart.done() or name not in TIMED]
+            if not now:
                 await apart
                 continue
-            outstanding.remove(name)
+            outstanding = [name for name in outstanding if name not in now]
             # The next collector must wait until this worker has ended and freed the GPU; after the last nothing waits.
-            leaving = not outstanding
-            await attempt.collect(ledger, name, ledger.left(name), leaving=leaving, standby=standing.get(name))
+            together = {name: ledger.left(name) for name in IN_TURN if name in now}
+            if len(together) > 1:
+                await attempt.ahead(ledger, together, leaving=not outstanding and together.keys() == {*now})
+            for name in now:
+                leaving = not outstanding and name == now[-1]
+                await attempt.collect(ledger, name, ledger.left(name), leaving=leaving, standby=standing.get(name))
 
 
 async def _check_ahead(ledger: Ledger) -> None:
@@ -267,7 +272,7 @@ async def _check_ahead(ledger: Ledger) -> None:
         for number in range(count):
             # Every other one begins with large workloads, so that not all need much memory at a time.
             share = [case for cases in ordered[number::count][:: -1 if number % 2 else 1] for case in cases]
-            group.create_task(attempt.ahead(ledger, "check", share))
+            group.create_task(attempt.ahead(ledger, {"check": share}, beside=True))
     for chosen in worker_output.inductor_cache().glob("*/*.best_config"):
         with contextlib.suppress(OSError):
             if chosen.stat().st_mtime > begun:

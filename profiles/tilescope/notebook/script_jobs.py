@@ -18,12 +18,12 @@ from typing import Any
 
 from tilescope.hardware import device, gpu_lock
 from tilescope.jobs import triton_cache
-from tilescope.jobs.job import ON_GPU, Job, OnEvent, patience
+from tilescope.jobs.job import IN_TURN, ON_GPU, Job, OnEvent, patience
 from tilescope.jobs.process import Standby, WorkerProcess
 from tilescope.runs import places
 
-#: Collectors that the script's process runs itself, in this order: CUPTI counts before torch.profiler has used it, but not afterwards.
-EARLY = ("events", "cupti", "torch_profiler")
+#: Collectors that the script's process runs itself.
+EARLY = tuple(name for name in IN_TURN if name in ON_GPU)
 
 
 async def profile(

@@ -43,6 +43,7 @@ THEN = (
     "tilescope.tuning.race", "tilescope.tuning.compile_pool", "triton.experimental.gluon",
     "tilescope_kernels._shared.online_softmax", "tilescope_kernels._shared.operators", "tilescope_kernels._shared.row_ends",
     "tilescope_kernels._shared.row_tiles",
+    "torch.fx.experimental.symbolic_shapes",  # which brings SymPy: every backward pass with a given gradient imports it
 )  # fmt: skip
 #: Imports of torch.compile and of torch's timers, done after ``_SPARE`` seconds without a request, by a fork that then serves in this
 #: server's place, because they take many seconds.

@@ -100,12 +100,18 @@ def _action(name: str) -> Callable[[Mapping[str, Any], Emit], int]:
 
 
 def _capture(job: Mapping[str, Any], emit: Emit) -> int:
-    cases = [Case(**case) for case in job["cases"]]
     if job.get("beside"):  # the processes share the processors: none compiles in more processes of its own
         os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
         if known := sys.modules.get("torch._inductor.config"):
             known.compile_threads = 1  # type: ignore[attr-defined]
-    return collect(job["collector"], cases, Path(job["folder"]).absolute(), job.get("settings", {}), emit)
+    for number, one in enumerate((job, *job.get("then", ()))):
+        if number:
+            _release(0)
+        cases = [Case(**case) for case in one["cases"]]
+        folder, settings = Path(one["folder"]).absolute(), one.get("settings", {})
+        if status := collect(one["collector"], cases, folder, settings, emit):
+            return status
+    return 0
 
 
 def collect(name: str, cases: Sequence[Case], folder: Path, settings: Mapping[str, Any], emit: Emit) -> int:
