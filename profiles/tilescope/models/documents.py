@@ -63,7 +63,7 @@ class About(Struct):
     device: Gpu
 
 
-class Identified(Struct, kw_only=True):
+class Identified(Struct):
     """The columns that identify a case within a run."""
 
     kernel: Kernel
@@ -71,6 +71,11 @@ class Identified(Struct, kw_only=True):
     direction: Pass = field(name="pass")
     workload: Workload
     config: Config
+
+    @property
+    def case(self) -> str:
+        """``softmax/triton/forward/1823x781-fp32``."""
+        return "/".join(filter(None, (self.kernel, self.impl, self.direction, self.workload, self.config)))
 
 
 class AdvisedCase(Identified):
@@ -265,30 +270,33 @@ class GateLimits(Struct):
     occupancy: Annotated[Number, _is("Ratio lost.")]
 
 
-class GateCheck(Identified):
+class GateCheck(Identified, kw_only=True):
     """A check of one quantity of one case."""
 
     what: Annotated[
-        Literal[
+        str,
+        _is("The quantity; case: whether the candidate has the case at all; result: whether its result is right."),
+        Meta(extra_json_schema={"enum": [
             "case", "result", "gpu_time", "graph_time", "interval", "bytes", "registers", "shared_memory", "spill_bytes",
             "theoretical_occupancy",
-        ],
-        _is("The quantity; case: whether the candidate has the case at all; result: whether its result is right."),
+        ]}),
     ]  # fmt: skip
     verdict: Annotated[
         Verdict, _is("undecided: the limit is within the noise. not compared: one side lacks the value.")
     ]
     said: Annotated[str, _is("The check in a sentence.")]
-    baseline: Annotated[Number, _is("The baseline's value in the metric's base unit, of the launch that lost most.")]
-    candidate: Annotated[Number, _is("The candidate's value.")]
+    baseline: Annotated[
+        Number, _is("The baseline's value in the metric's base unit, of the launch that lost most.")
+    ] = None
+    candidate: Annotated[Number, _is("The candidate's value.")] = None
     change: Annotated[
         Number, _is("Growth as a share of the baseline; spills in bytes a thread, occupancy as ratio lost.")
-    ]
-    low: Annotated[Number, _is("Lower end of the 95 % interval of a time's change.")]
-    high: Annotated[Number, _is("Its upper end; null also where a single repetition leaves it open.")]
-    limit: Annotated[Number, _is("The largest accepted change.")]
-    source: Annotated[str, _is("The source of both values.")]
-    function: Annotated[str, _is("The launch's kernel function, where launches were compared one by one.")]
+    ] = None
+    low: Annotated[Number, _is("Lower end of the 95 % interval of a time's change.")] = None
+    high: Annotated[Number, _is("Its upper end; null also where a single repetition leaves it open.")] = None
+    limit: Annotated[Number, _is("The largest accepted change.")] = None
+    source: Annotated[str, _is("The source of both values.")] = ""
+    function: Annotated[str, _is("The launch's kernel function, where launches were compared one by one.")] = ""
 
 
 class Gate(Document, kw_only=True, tag="gate"):

@@ -17,6 +17,8 @@ import numpy as np
 from tilescope.hardware import roofs
 from tilescope.models import compare, faults, impossible, renaming, traffic
 from tilescope.models.compare import CompareError
+from tilescope.models.documents import GateCheck as Check
+from tilescope.models.documents import Verdict
 from tilescope.runs.store import LoadedRun
 from tilescope.table import units
 from tilescope.table.case import readable
@@ -26,9 +28,9 @@ from tilescope.table.run import Failure
 from tilescope.table.schema import CASE_COLUMNS
 from tilescope.table.sources import COUNTERS
 
-PASS, FAIL, UNDECIDED, ABSENT = "pass", "fail", "undecided", "not compared"
 #: Verdicts by rank: the gate's verdict is the first that any check has.
-VERDICTS = (FAIL, UNDECIDED, ABSENT, PASS)
+VERDICTS: tuple[Verdict, Verdict, Verdict, Verdict] = ("fail", "undecided", "not compared", "pass")
+FAIL, UNDECIDED, ABSENT, PASS = VERDICTS
 
 #: Times in the order of preference. Clocks are never mixed.
 _CLOCKS = (
@@ -61,34 +63,6 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Check:
-    """A check of one quantity of one case, or (``what`` is ``case``) of the case's presence. ``key`` has the values of KEY.
-
-    ``baseline`` and ``candidate`` are in the metric's base unit, None where absent. A resource is that of the launch (``function``) that
-    lost most. ``change``, which ``limit`` limits, is growth as a share, spilled bytes, or occupancy lost; ``low`` and ``high`` are
-    the 95 % interval of a time's change. ``said`` explains the verdict.
-    """
-
-    key: tuple[str, ...]
-    what: str
-    verdict: str
-    said: str
-    baseline: float | None = None
-    candidate: float | None = None
-    change: float | None = None
-    low: float | None = None
-    high: float | None = None
-    limit: float | None = None
-    source: str = ""
-    function: str = ""
-
-    @property
-    def case(self) -> str:
-        """``softmax/triton/forward/1823x781-fp32``."""
-        return "/".join(filter(None, self.key))
-
-
-@dataclass(frozen=True)
 class Gate:
     """The result of a gate. ``notes`` are lines about both runs: reasons not to compare times, and other changes.
 
@@ -103,12 +77,12 @@ class Gate:
     names: tuple[str, str]
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> Verdict:
         """``fail``, ``undecided``, ``not compared`` (of some quantity that the baseline has) or ``pass``."""
         found = {check.verdict for check in self.checks}
         return next((verdict for verdict in VERDICTS if verdict in found), PASS)
 
-    def of(self, verdict: str) -> list[Check]:
+    def of(self, verdict: Verdict) -> list[Check]:
         """The checks with that verdict."""
         return [check for check in self.checks if check.verdict == verdict]
 
@@ -199,7 +173,7 @@ def _presence(key: tuple[str, ...], there: bool, failed: list[Failure], allowed:
     if there and not failed:
         return
     said = "; ".join(f"failed: {f.collector}: {f.message}" for f in failed) or absent
-    yield Check(key, what="case", verdict=ABSENT if allowed else FAIL, said=said)
+    yield Check(*key, what="case", verdict=ABSENT if allowed else FAIL, said=said)
 
 
 @dataclass(frozen=True)
@@ -223,10 +197,10 @@ class _Both:
         )
         if after and not before:
             if not told:
-                yield Check(key, what="result", verdict=FAIL, said=after.title)
+                yield Check(*key, what="result", verdict=FAIL, said=after.title)
             return
         if before:
-            yield Check(key, what="result", verdict=ABSENT, said=f"the baseline is wrong: {before.title}")
+            yield Check(*key, what="result", verdict=ABSENT, said=f"the baseline is wrong: {before.title}")
         else:
             yield from self._time(key, mine, other)
         yield from self._bytes(key, mine, other)
@@ -245,14 +219,14 @@ class _Both:
             return
         if shared is None or self.obstacles:
             said = self.obstacles[0] if self.obstacles else "the candidate has no time by a clock of the baseline"
-            yield Check(key, what=clocks[0][0], verdict=ABSENT, said=said)
+            yield Check(*key, what=clocks[0][0], verdict=ABSENT, said=said)
             return
         sides = ((self.baseline, mine), (self.candidate, other))
         before, after = (compare.repetitions(case, shared, side) for side, case in sides)
         medians = float(np.median(before)), float(np.median(after))
         if not medians[0] > 0:
             yield Check(
-                key, what=shared[0], verdict=ABSENT, said="the baseline's time is shorter than the clock's tick"
+                *key, what=shared[0], verdict=ABSENT, said="the baseline's time is shorter than the clock's tick"
             )
             return
         # The growth of the time is the inverse of the speedup.
@@ -269,11 +243,11 @@ class _Both:
             verdict, said = UNDECIDED, f"not decided: {clock}: {said}"
         verdict, said = self._believed(mine, other, verdict, said)
         yield Check(
-            key, what=shared[0], verdict=verdict, said=said, baseline=medians[0], candidate=medians[1],
+            *key, what=shared[0], verdict=verdict, said=said, baseline=medians[0], candidate=medians[1],
             change=medians[1] / medians[0] - 1, low=low - 1, high=high - 1, limit=limit, source=shared[1],
         )  # fmt: skip
 
-    def _believed(self, mine: CaseValues, other: CaseValues, verdict: str, said: str) -> tuple[str, str]:
+    def _believed(self, mine: CaseValues, other: CaseValues, verdict: Verdict, said: str) -> tuple[Verdict, str]:
         """The verdict, or FAIL where the candidate's measurement is impossible, or UNDECIDED where the baseline's is."""
         for side, case, then in ((self.candidate, other, FAIL), (self.baseline, mine, UNDECIDED)):
             wrong = impossible.reasons(case, side.run.device, roofs.pipe_of(case, side.run.kernels))
@@ -292,7 +266,7 @@ class _Both:
                 return
         if limit < math.inf and any(traffic.moved(mine, source) for source in traffic.BYTES):
             yield Check(
-                key, what="bytes", verdict=ABSENT, said="the candidate has no bytes by a source of the baseline"
+                *key, what="bytes", verdict=ABSENT, said="the candidate has no bytes by a source of the baseline"
             )
 
     def _resource(
@@ -306,11 +280,11 @@ class _Both:
         else:
             if any(_of_launches(mine, metric, source) for source in _SOURCES):
                 yield Check(
-                    key, what=metric, verdict=ABSENT, said="the candidate has no value from a source of the baseline"
+                    *key, what=metric, verdict=ABSENT, said="the candidate has no value from a source of the baseline"
                 )
             return
         if source == "compiler" and not self.same_target:
-            yield Check(key, what=metric, verdict=ABSENT, said="compiled for different targets")
+            yield Check(*key, what=metric, verdict=ABSENT, said="compiled for different targets")
             return
         loses = -1 if metric == "theoretical_occupancy" else 1
         pairs = [(before[place], after[place], place[0]) for place in before] if before.keys() == after.keys() else []
@@ -351,7 +325,7 @@ class _Both:
         # Allows for rounding.
         verdict = FAIL if change > limit + 1e-9 else PASS
         return Check(
-            key, what=what, verdict=verdict, said="unchanged" if not change else said, baseline=before, candidate=after, change=change,
+            *key, what=what, verdict=verdict, said="unchanged" if not change else said, baseline=before, candidate=after, change=change,
             limit=limit, source=source, function=function,
         )  # fmt: skip
 

@@ -7,7 +7,8 @@ from collections import Counter
 
 from tilescope.files.bounded_reading import one_line, shortened
 from tilescope.models import terminal
-from tilescope.models.gate import ABSENT, FAIL, PASS, UNDECIDED, Check, Gate
+from tilescope.models.documents import GateCheck as Check
+from tilescope.models.gate import ABSENT, FAIL, PASS, UNDECIDED, Gate
 from tilescope.table import units
 from tilescope.table.metrics import METRICS
 

@@ -14,7 +14,7 @@ import pandas as pd
 from tilescope.models import code_change, compare, documents, headline, impossible, summary, verdicts, versions
 from tilescope.models.advice import Finding
 from tilescope.models.code_change import Launch
-from tilescope.models.gate import KEY, Gate
+from tilescope.models.gate import Gate
 from tilescope.models.upgrade import Upgrade
 from tilescope.runs.store import LoadedRun, Summary
 from tilescope.table.case_table import gather
@@ -88,9 +88,6 @@ def comparison(
 
 def gate(found: Gate) -> documents.Gate:
     """A gate's verdict and its checks."""
-    checks = [
-        {**dict(zip(KEY, check.key, strict=True)), **dataclasses.asdict(check)} for check in found.checks
-    ]  # fmt: skip
     return _made(
         documents.Gate,
         baseline=about(found.baseline),
@@ -98,7 +95,7 @@ def gate(found: Gate) -> documents.Gate:
         verdict=found.verdict,
         limits=dataclasses.asdict(found.limits),
         notes=list(found.notes),
-        checks=checks,
+        checks=found.checks,
     )
 
 
