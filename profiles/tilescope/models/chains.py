@@ -14,7 +14,7 @@ from tilescope.collectors.foreign_files.operator_costs import SIZES
 from tilescope.hardware import roofs
 from tilescope.models.ledger import Entry, Ledger
 from tilescope.table.run import Device
-from tilescope.table.step import BACKWARD, FORWARD, KERNEL, OPTIMIZER, Operator, Step
+from tilescope.table.step import BACKWARD, COPY, FORWARD, KERNEL, OPTIMIZER, Operator, Step
 
 #: The share of a roof that a good kernel reaches, and any that a suggestion adds.
 GOOD, FAIR = 0.85, 0.5
@@ -117,10 +117,11 @@ def _place(step: Step, entry: Entry) -> tuple[str, str]:
 
 def _small(step: Step, entry: Entry) -> bool:
     """Whether a launch is one that torch.compile fuses with its neighbours."""
-    operator = step.operator(entry.launch)
+    operator, kind = step.operator(entry.launch), entry.launch.kind
+    # A copy with a floor stays on the GPU.
     return (
-        entry.launch.kind == KERNEL and bool(operator.name) and not operator.flops and operator.direction != OPTIMIZER
-        and not _HEAVY.search(operator.name) and bool(needed(operator, entry))
+        (kind == KERNEL or (kind == COPY and entry.floor is not None)) and bool(operator.name) and not operator.flops
+        and operator.direction != OPTIMIZER and not _HEAVY.search(operator.name) and bool(needed(operator, entry))
     )  # fmt: skip
 
 
@@ -152,7 +153,6 @@ def _fused(step: Step, chain: Sequence[Entry], device: Device) -> Chain:
     moved = max(sum(needs) - links + again, *map(_largest, operators), 0.0)
     rate, fastest = rates(device, moved)
     time = sum(entry.share for entry in chain)
-    usual = max(_SHORTEST, *(entry.least for entry in chain))
     fair = min(max(sum(entry.least for entry in chain) / time if time else 0.0, FAIR), GOOD)
     # Kernels that join tensors read them in one order and write in another.
     good = FAIR if any(operator.name.endswith("::cat") for operator in operators) else GOOD
@@ -162,8 +162,8 @@ def _fused(step: Step, chain: Sequence[Entry], device: Device) -> Chain:
         tuple(dict.fromkeys(operation((outer and one.outer) or one.name) for one in operators)),
         next(filter(None, (operator.site for operator in operators)), ""),
         common([operator.module for operator in operators]),
-        max(time - max(moved / rate / fair, usual), 0.0),
-        time - max(moved / rate / good, usual),
+        max(time - max(moved / rate / fair, _SHORTEST), 0.0),
+        time - max(moved / rate / good, _SHORTEST),
         time - max(moved / fastest, _IN_GRAPH),
         len(chain) - 1,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from tilescope.hardware import roofs
 from tilescope.models import chains as chained
@@ -27,8 +28,8 @@ MOST, WORTH, _FUSIONS = 5, 0.02, 2
 _GOOD_PRODUCT, _PRODUCT_LEAST = 0.75, 5e-6
 #: Seconds between the kernels of a CUDA graph, and the most.
 _IN_GRAPH, _IN_GRAPH_MOST = 1e-6, 2e-6
-#: The most over the least saving from which only the two are told, and up to which they are not.
-_WIDE, _CLOSE = 2.5, 1.05
+#: The most over the least saving up to which the two are not told.
+_CLOSE = 1.05
 #: The share of floors from which a step is already good.
 _ALREADY = 0.75
 #: Passes over a parameter's tensors of Adam on lists of tensors, and of the fused one.
@@ -38,11 +39,16 @@ _SQUARE_ROOTS = "aten::_foreach_sqrt"
 #: Launches that wait for the GPU from which the CPU waits to make another, and by how much a profiler slows the CPU.
 _QUEUE, _PROFILED = 1000, 2.0
 _PRODUCT = re.compile(r"(aten::)?(addmm|mm|bmm|baddbmm|_scaled_mm|_grouped_mm|linear|matmul)$")
-#: Convolutions, and with norms of their results the share of the kernels' time from which a compiled model's time cannot be predicted.
-_CONVOLUTION, _CONVOLVED = re.compile(r"conv(olution|\d|_)"), 0.2
-_CONVOLUTIONS_NORM = re.compile(r"(batch|group|instance)_norm")
-#: Suggestions whose saving already follows from the CPU's time.
-_PACED = ("graph", "capture", "stop", "compile")
+#: Convolutions, and kernels of those whose channels come first, which torch.compile may turn; with norms of their results the share of the
+#: kernels' time from which a compiled model's time cannot be predicted.
+_CONVOLUTION, _CHANNELS_FIRST, _CONVOLVED = (
+    re.compile(r"conv(olution|\d|_)"),
+    re.compile("nchw|implicit_convolve", re.I),
+    0.2,
+)
+_BATCH_NORM = re.compile(r"(batch|group|instance)_norm")
+#: Suggestions that end waits, and so tell of seconds of the step.
+_OF_WAITS = ("graph", "capture", "stop")
 #: Operators that give a value of the GPU to Python.
 _READ = re.compile(r"item$|_local_scalar_dense$")
 _COPIES = re.compile(r"aten::(contiguous|clone|copy_|reshape|_to_copy|to)$")
@@ -66,68 +72,89 @@ class Suggestion:
     place: str = ""
     fewer: int = 0
 
-    @property
-    def predicted(self) -> float:
-        """The saving that is told: the likely one, or the least where that is far below the most."""
-        return self.least if self.most > _WIDE * self.least else self.saving
-
     def line(self, step: float) -> str:
         """The suggestion as a line, its saving as a share of a step of so many seconds."""
+        least, saving, most = (units.text(seconds, "second", 2) for seconds in (self.least, self.saving, self.most))
+        least = least if self.least >= WORTH * step else "nothing"
+        between = "" if self.most <= _CLOSE * self.least else f", between {least} and {most}"
+        return f"{self.text}: saves about {saving} ({units.text(self.saving / step, 'ratio', 2)} of the step){between}"
 
-        def told(seconds: float) -> str:
-            return f"{units.text(seconds, 'second', 2)} ({units.text(seconds / step, 'ratio', 2)} of the step)"
 
-        least, most = (units.text(seconds, "second", 2) for seconds in (self.least, self.most))
-        if self.least < WORTH * step:
-            return f"{self.text}: saves at most {told(self.most)}, perhaps nothing"
-        if self.most <= _CLOSE * self.least:
-            return f"{self.text}: saves about {told(self.saving)}"
-        if self.predicted < self.saving or self.saving <= _CLOSE * self.least:
-            return f"{self.text}: saves at least {told(self.least)}, at most {most}"
-        return f"{self.text}: saves about {told(self.saving)}, between {least} and {most}"
+@dataclass(frozen=True)
+class _Pace:
+    """What sets a step's time: kernels, the CPU's calls, and the GPU's waits for these."""
+
+    step: Step
+    ledger: Ledger
+    device: Device
+
+    @cached_property
+    def chains(self) -> list[Chain]:
+        """What one kernel each can do in less time."""
+        return chained.of(self.step, self.ledger, self.device)
+
+    @cached_property
+    def waits(self) -> float:
+        """Seconds of the step in which the GPU waits for a launch."""
+        return self.ledger.parts["cpu"] + self.ledger.parts["gaps"]
+
+    @cached_property
+    def real(self) -> float:
+        """The share of the trace's waits that the step has without a profiler."""
+        traced = sum(gap.cpu + gap.launch for gap in self.ledger.gaps)
+        return self.waits / traced if traced else 0.0
+
+    @cached_property
+    def cpu(self) -> float:
+        """The CPU's seconds for a step, without its waits for the GPU; 0 where the trace cannot tell."""
+        step, takes = self.step, self.ledger.step
+        stopped = sum(stop.end - stop.start for stop in step.stops)
+        calls = [(launch.call, launch.start) for launch in step.launches if launch.call is not None]
+        if step.cpu is not None:
+            # The shortest time is of no typical step: one that waits for the CPU takes what that needs.
+            needs = (step.cpu if step.cpu - stopped < self.ledger.busy else takes) - stopped
+        elif (
+            step.next_call is None
+            or not calls
+            or max(at - call for call, at in calls) * len(calls) >= _QUEUE * step.window
+        ):
+            needs = 0.0
+        else:
+            needs = (step.next_call - min(call for call, _ in calls) - stopped) / _PROFILED
+        return min(max(needs, 0.0), takes)
+
+    @property
+    def loop(self) -> bool:
+        """Whether the step is a loop's, which is not captured whole, and trains."""
+        trains = any(operator.direction in (BACKWARD, OPTIMIZER) for operator in self.step.operators)
+        return trains and not self.step.found.startswith("calls of")
+
+    def of(self, one: Suggestion) -> Suggestion:
+        """The suggestion, from seconds of the kernels to seconds of the step.
+
+        A step takes as long as the longer of its kernels and the CPU's calls. What it takes beyond, waits at stops and launches, and the
+        CPU's time shrink with the launches, or stay at least.
+        """
+        if one.kind in _OF_WAITS:
+            return one
+        takes, kernels = self.ledger.step, self.ledger.step - self.waits
+        beyond = takes - max(kernels, self.cpu)
+
+        def saved(shorter: float, left: float) -> float:
+            return takes - max(kernels - shorter, self.cpu * left) - beyond * left
+
+        saving = saved(one.saving, 1 - one.fewer / len(self.ledger.entries))
+        return replace(one, least=min(one.least, saved(one.least, 1.0)), saving=saving, most=max(one.most, saving))
 
 
 def suggestions(step: Step, ledger: Ledger, device: Device) -> list[Suggestion]:
     """The suggestions, the largest least saving first. Empty for a step that is already good."""
-    rules: tuple[Callable[[Step, Ledger, Device], Iterable[Suggestion]], ...] = (
+    pace = _Pace(step, ledger, device)
+    rules: tuple[Callable[[_Pace], Iterable[Suggestion]], ...] = (
         _graph, _stops, _compile, _fusions, _library, _optimizer, _tf32, _padding, _copies,
     )  # fmt: skip
-    found = [_paced(one, step, ledger) for rule in rules for one in rule(step, ledger, device)]
-    worth = [one for one in found if one.saving >= WORTH * ledger.step]
+    worth = [found for rule in rules for one in rule(pace) if (found := pace.of(one)).saving >= WORTH * ledger.step]
     return sorted(worth, key=lambda one: (-max(one.least, WORTH * ledger.step), -one.saving))[:MOST]
-
-
-def _paced(one: Suggestion, step: Step, ledger: Ledger) -> Suggestion:
-    """The suggestion, whose shorter kernels save nothing while the GPU waits for the CPU."""
-    if one.kind in _PACED:
-        return one
-    left = 1 - one.fewer / len(ledger.entries)
-    likely, most = (max(ledger.step - cpu * left, 0.0) for cpu in _cpu(step, ledger))
-    return replace(one, least=min(one.least, most), saving=min(one.saving, likely))
-
-
-def _cpu(step: Step, ledger: Ledger) -> tuple[float, float]:
-    """The CPU's time for a step in seconds, without its waits for the GPU: the likely one, and the most. 0 where the trace cannot tell."""
-    stopped = sum(stop.end - stop.start for stop in step.stops)
-    if step.cpu is not None:
-        known = min(max(step.cpu - stopped, 0.0), ledger.step)
-        return known, known
-    calls = [launch.call for launch in step.launches if launch.call is not None]
-    ahead = max((launch.start - launch.call for launch in step.launches if launch.call is not None), default=0.0)
-    if step.next_call is None or not calls or ahead * len(calls) >= _QUEUE * step.window:
-        return 0.0, 0.0
-    traced = max(step.next_call - min(calls) - stopped, 0.0)
-    return min(traced / _PROFILED, ledger.step), min(traced, ledger.step)
-
-
-def _waits(ledger: Ledger) -> float:
-    return ledger.parts["cpu"] + ledger.parts["gaps"]
-
-
-def _real(ledger: Ledger) -> float:
-    """The share of the trace's waits that the step has without a profiler."""
-    traced = sum(gap.cpu + gap.launch for gap in ledger.gaps)
-    return _waits(ledger) / traced if traced else 0.0
 
 
 def already_good(ledger: Ledger) -> str:
@@ -147,56 +174,54 @@ def already_good(ledger: Ledger) -> str:
     return f"{nothing}; {reached}."
 
 
-def _graph(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
-    launches = sum(entry.launch.kind == KERNEL and not entry.launch.in_graph for entry in ledger.entries)
-    waits = _waits(ledger)
+def _graph(pace: _Pace) -> Iterator[Suggestion]:
+    launches = sum(entry.launch.kind == KERNEL and not entry.launch.in_graph for entry in pace.ledger.entries)
     # A graph cannot have the CPU wait: it saves what is left without the stops.
-    stops = list(_stops(step, ledger, device))
-    least, saving = (waits - launches * gap - sum(one.saving for one in stops) for gap in (_IN_GRAPH_MOST, _IN_GRAPH))
-    if _is_loop(step) and len(chained.of(step, ledger, device)) > 1:
-        return  # it is compiled
-    if launches > 1 and saving > 0:
+    stops = list(_stops(pace))
+    least, saving = (
+        pace.waits - launches * gap - sum(one.saving for one in stops) for gap in (_IN_GRAPH_MOST, _IN_GRAPH)
+    )
+    if launches > 1 and saving > 0 and not (pace.loop and len(pace.chains) > 1):  # else it is compiled
         first = ", once its stops are gone" if stops else ""
         yield Suggestion(
-            "capture" if _is_loop(step) else "graph",
+            "capture" if pace.loop else "graph",
             f"Capture the step, whose {units.several(launches, 'launch', 'launches')} wait for the CPU, in a CUDA graph "
             f"(torch.compile(mode='reduce-overhead') or torch.cuda.graph{first})",
             max(least, 0.0),
             saving,
-            waits,
+            pace.waits,
         )
 
 
-def _stops(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
+def _stops(pace: _Pace) -> Iterator[Suggestion]:
     by_place: dict[tuple[str, str], list[float]] = {}
-    for stop in step.stops:
+    for stop in pace.step.stops:
         # The queue is empty once the call returns: the next launch is late by what the CPU needs to make it.
         late = sum(
             gap.cpu
-            for gap in ledger.gaps
+            for gap in pace.ledger.gaps
             if stop.start <= gap.end and gap.start <= stop.end + 1e-5 and gap.end > stop.end
         )
         if late:
             what = stop.operator.removeprefix("aten::") or stop.name
             by_place.setdefault((what, stop.site or pattern(stop.module)), []).append(late)
-    waits = _waits(ledger)
     for (what, where), saved in by_place.items():
         at = f" at {where}" if where else ""
-        saving = min(sum(saved), waits - len(ledger.entries) * _IN_GRAPH)
+        saving = min(sum(saved), pace.waits - len(pace.ledger.entries) * _IN_GRAPH, pace.ledger.step - pace.cpu)
         yield Suggestion(
             "stop",
             f"Move {what}{at}, where the CPU and then the GPU waits, out of the step ({units.several(len(saved), 'time')})",
             # The later waits may stay, or end too.
-            min(sum(saved) * _real(ledger), saving),
+            min(sum(saved) * pace.real, saving),
             saving,
-            waits,
+            pace.waits,
         )
 
 
-def _fusions(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
+def _fusions(pace: _Pace) -> Iterator[Suggestion]:
     """Chains of launches between matrix products, those of equal operations together."""
     groups: dict[tuple[str, tuple[str, ...]], list[Chain]] = {}
-    for chain in chained.of(step, ledger, device):
+    for chain in pace.chains:
         if chain.alone:
             groups.setdefault((chain.direction, chain.names), []).append(chain)
     largest = sorted(groups.items(), key=lambda one: -sum(chain.saving for chain in one[1]))[:_FUSIONS]
@@ -214,70 +239,56 @@ def _fusions(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
         )
 
 
-def _compile(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
+def _compile(pace: _Pace) -> Iterator[Suggestion]:
     """Compiles the model, which fuses and launches less; with CUDA graphs where the CPU is then still late."""
-    kernels = chained.of(step, ledger, device)
-    chains = [chain for chain in kernels if chain.fewer]
+    step, ledger = pace.step, pace.ledger
+    chains = [chain for chain in pace.chains if chain.fewer]
     if len(chains) < 2:
         return
     common = chained.common([chain.module for chain in chains])
     # A list of modules is not called.
     place = common if "." in common and any(operator.module == common for operator in step.operators) else ""
-    padded = list(_padding(step, ledger, device))
-    slowest, shorter, shortest = (
-        sum(getattr(one, of) for one in [*kernels, *padded]) for of in ("least", "saving", "most")
+    padded = list(_padding(pace))
+    least, saving, most = (
+        sum(getattr(one, of) for one in [*pace.chains, *padded]) for of in ("least", "saving", "most")
     )
-    left = 1 - sum(chain.fewer for chain in chains) / len(ledger.entries)
-    waits = _waits(ledger)
-    # The CPU needs for each launch that is left what it needs now.
-    cpu, slow = (time * left for time in _cpu(step, ledger))
-    busy = ledger.busy - shorter
-    saving = ledger.step - max(busy + ledger.parts["idle"] + ledger.parts["gaps"] * left, cpu)
-    least = min(slowest, max(ledger.step - slow, 0.0))
+    fewer = sum(chain.fewer for chain in chains)
     fuses = f"which fuses {len(chains)} chains of small kernels{' and pads products' if padded else ''}"
-    # At most, convolutions reach their roofs.
-    most, convolved = waits + shortest, 0.0
-    for entry in ledger.entries:
-        name = step.operator(entry.launch).name
-        convolves = _CONVOLUTION.search(name)
-        most += entry.above if convolves else 0.0
-        convolved += entry.share if convolves or _CONVOLUTIONS_NORM.search(name) else 0.0
-    unsure = (
-        ", and makes convolutions and their norms faster or slower" if convolved >= _CONVOLVED * ledger.busy else ""
-    )
+    unsure = ""
+    convolutions = [entry for entry in ledger.entries if _CONVOLUTION.search(step.operator(entry.launch).name)]
+    turned = sum(entry.share for entry in convolutions if _CHANNELS_FIRST.search(entry.launch.name))
+    normed = sum(entry.share for entry in ledger.entries if _BATCH_NORM.search(step.operator(entry.launch).name))
+    if turned + normed >= _CONVOLVED * ledger.busy:
+        # At most, convolutions reach their roofs.
+        unsure, most = (
+            ", and makes convolutions and their norms faster or slower",
+            most + sum(entry.above for entry in convolutions),
+        )
     # A module that reads a value of the GPU is left uncompiled around it.
     if read := next((stop for stop in step.stops if stop.module and _READ.search(stop.operator)), None):
         unsure = f", but for code around {read.operator.removeprefix('aten::')} at {read.site or pattern(read.module)}"
-    sure = not unsure
+    least = 0.0 if unsure else least
     text = f"Compile {place or 'the model'} (torch.compile), {fuses}{unsure}"
-    yield Suggestion("compile", text, least if sure else 0.0, saving, most, place)
-    if cpu > busy and _is_loop(step):
+    yield Suggestion("compile", text, least, saving, most + pace.waits, place, fewer)
+    left = 1 - fewer / len(ledger.entries)
+    if pace.cpu * left > ledger.busy - saving and pace.loop and not read:
         # The optimizer is not part of the model's graphs.
-        ends = waits - sum(
-            (gap.cpu + gap.launch) * _real(ledger)
+        ends = pace.waits - pace.real * sum(
+            gap.cpu + gap.launch
             for gap in ledger.gaps
             if gap.before is not None and step.operator(step.launches[gap.before]).direction == OPTIMIZER
         )
         captured = sum(step.operator(entry.launch).direction != OPTIMIZER for entry in ledger.entries) * left
-        least, saving = (
-            chained + max(ends - captured * gap, 0.0)
-            for chained, gap in ((slowest, _IN_GRAPH_MOST), (shorter, _IN_GRAPH))
-        )
         text = f"Compile the model with CUDA graphs (torch.compile(mode='reduce-overhead')), {fuses} and ends waits for the CPU{unsure}"
-        yield Suggestion("graph", text, least if sure else 0.0, saving, most)
+        slow, quick = (max(ends - captured * gap, 0.0) for gap in (_IN_GRAPH_MOST, _IN_GRAPH))
+        yield Suggestion("graph", text, 0.0 if unsure else least + slow, saving + quick, most + pace.waits)
 
 
-def _is_loop(step: Step) -> bool:
-    """Whether the step is a loop's, which is not captured whole, and trains."""
-    trains = any(operator.direction in (BACKWARD, OPTIMIZER) for operator in step.operators)
-    return trains and not step.found.startswith("calls of")
-
-
-def _library(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
+def _library(pace: _Pace) -> Iterator[Suggestion]:
     """Operators that a recorded kernel of the library does faster on this GPU, those of one kernel and pass together."""
     by_problem: dict[step_problems.Solved, list[Entry]] = {}
-    for entry in ledger.entries:
-        operator = step.operator(entry.launch)
+    for entry in pace.ledger.entries:
+        operator = pace.step.operator(entry.launch)
         # The libraries' own products and attention are compared by tuning, not by a size nearby.
         solved = step_problems.solver(operator) if operator.name.startswith("aten::") and not operator.flops else None
         if solved and entry.launch.kind == KERNEL:
@@ -285,9 +296,9 @@ def _library(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
     groups: dict[tuple[str, str], list[tuple[float, float, float, step_problems.Evidence]]] = {}
     for solved, entries in by_problem.items():
         time = sum(entry.share for entry in entries)
-        if time < WORTH * ledger.step / MOST:
+        if time < WORTH * pace.ledger.step / MOST:
             continue
-        known = step_problems.evidence(solved, device.name)
+        known = step_problems.evidence(solved, pace.device.name)
         calls = sum(entry.launch.part for entry in entries)
         if known and time > known.seconds * calls:
             floors = sum(entry.least for entry in entries)
@@ -306,9 +317,9 @@ def _library(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
         )
 
 
-def _optimizer(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
-    entries = [entry for entry in ledger.entries if step.operator(entry.launch).direction == OPTIMIZER]
-    names = {step.operator(entry.launch).outer for entry in entries}
+def _optimizer(pace: _Pace) -> Iterator[Suggestion]:
+    entries = [entry for entry in pace.ledger.entries if pace.step.operator(entry.launch).direction == OPTIMIZER]
+    names = {pace.step.operator(entry.launch).outer for entry in entries}
     if not entries or any("fused" in name for name in names):
         return
     time = sum(entry.share for entry in entries)
@@ -318,13 +329,13 @@ def _optimizer(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestio
     # The square roots read and write one tensor of each parameter's size.
     held = (
         sum(
-            chained.needed(step.operator(one.launch), one)
+            chained.needed(pace.step.operator(one.launch), one)
             for one in entries
-            if step.operator(one.launch).name == _SQUARE_ROOTS
+            if pace.step.operator(one.launch).name == _SQUARE_ROOTS
         )
         / 2
     )
-    hbm = roofs.roof(device, "hbm")
+    hbm = roofs.roof(pace.device, "hbm")
     floor = _FUSED_PASSES * held / hbm.value if held and hbm else time * _FUSED_PASSES / _ADAM_PASSES
     # Elements of 16 bits are more operations for the same bytes.
     half = any(half in entries[0].launch.name for half in ("BFloat16", "Half"))
@@ -335,19 +346,19 @@ def _optimizer(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestio
         f"{_ADAM_PASSES} times, a fused one {_FUSED_PASSES} times)",
         least,
         saving,
-        time - floor + _waits(ledger),
+        time - floor + pace.waits,
         fewer=len(entries) - 1,
     )
 
 
-def _tf32(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
-    rate = roofs.roof(device, "tf32")
+def _tf32(pace: _Pace) -> Iterator[Suggestion]:
+    rate = roofs.roof(pace.device, "tf32")
     found = [
         (entry, operations)
-        for entry in ledger.entries
-        if (operations := (step.operator(entry.launch).flops or 0.0) * entry.launch.part)
-        and step.operator(entry.launch).dtypes
-        and ledgers.pipe(step.operator(entry.launch).dtypes, entry.launch.name) == "fp32"
+        for entry in pace.ledger.entries
+        if (operations := (pace.step.operator(entry.launch).flops or 0.0) * entry.launch.part)
+        and pace.step.operator(entry.launch).dtypes
+        and ledgers.pipe(pace.step.operator(entry.launch).dtypes, entry.launch.name) == "fp32"
         and not entry.launch.counted.get("tensor_ops_tf32")
     ]
     if rate is None or not found:
@@ -356,8 +367,8 @@ def _tf32(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
     # A short product does not become shorter by a faster pipe.
     quickest = good = fair = 0.0
     for entry, operations in found:
-        moved = (step.operator(entry.launch).bytes_needed or 0.0) * entry.launch.part
-        usual, fastest = chained.rates(device, moved)
+        moved = (pace.step.operator(entry.launch).bytes_needed or 0.0) * entry.launch.part
+        usual, fastest = chained.rates(pace.device, moved)
         quickest += min(entry.share, max(operations / rate.value, moved / fastest))
         good += min(entry.share, max(operations / rate.value / _GOOD_PRODUCT, moved / usual, _PRODUCT_LEAST))
         fair += min(entry.share, max(operations / rate.value / FAIR, moved / usual / FAIR, _PRODUCT_LEAST))
@@ -370,12 +381,12 @@ def _tf32(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
     )
 
 
-def _padding(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
+def _padding(pace: _Pace) -> Iterator[Suggestion]:
     """16-bit products whose inner sizes are no multiple of 8, against the rate of the step's other products."""
     products = [
         (entry, operator, operator.flops * entry.launch.part)
-        for entry in ledger.entries
-        if (operator := step.operator(entry.launch)).flops and _PRODUCT.search(operator.name)
+        for entry in pace.ledger.entries
+        if (operator := pace.step.operator(entry.launch)).flops and _PRODUCT.search(operator.name)
         and ledgers.pipe(operator.dtypes, "") in ("bf16", "fp16") and entry.share
     ]  # fmt: skip
     odd = [
@@ -384,7 +395,7 @@ def _padding(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
         if any(shape[-1] % _ALIGNED or shape[-2] % _ALIGNED for shape in one[1].shapes if len(shape) > 1)
     ]
     rates = sorted(flops / entry.share for entry, operator, flops in products if (entry, operator, flops) not in odd)
-    rate = roofs.roof(device, "bf16")
+    rate = roofs.roof(pace.device, "bf16")
     if not odd or rate is None:
         return
     usual = rates[len(rates) // 2] if rates else rate.value * FAIR
@@ -406,10 +417,10 @@ def _padding(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]
             )
 
 
-def _copies(step: Step, ledger: Ledger, device: Device) -> Iterator[Suggestion]:
+def _copies(pace: _Pace) -> Iterator[Suggestion]:
     groups: dict[tuple[str, str], list[Entry]] = {}
-    for entry in ledger.entries:
-        operator = step.operator(entry.launch)
+    for entry in pace.ledger.entries:
+        operator = pace.step.operator(entry.launch)
         dtypes = {dtype for dtype, shape in zip(operator.dtypes, operator.shapes, strict=False) if shape}
         # A change of the dtype is more than a copy; the optimizer's copies are the caller's own.
         if (

@@ -185,7 +185,7 @@ class Trials:
 
 
 def _about(tried: Tried, number: int, one: next_steps.Suggestion) -> Tried:
-    return dataclasses.replace(tried, number=number, text=one.text, predicted=one.predicted)
+    return dataclasses.replace(tried, number=number, text=one.text, predicted=one.saving)
 
 
 class _MeasuredError(BaseException):
