@@ -90,7 +90,7 @@ def once_loaded(action: Callable[[], Any]) -> None:
 
 
 #: Seconds before a page's first step, between two, at most between two while the server is busy, and by which a step is late then.
-_FIRST, _USUAL, _LONGEST, _LATE = 1.0, 0.25, 10.0, 0.1
+_FIRST, _USUAL, _LONGEST, _LATE = 1.0, 0.1, 10.0, 0.1
 
 
 class IdleWork:
