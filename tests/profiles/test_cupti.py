@@ -178,44 +178,6 @@ def test_counts_of_another_number_of_launches_are_an_error(context):
     assert handle.calls[-1] == "RangeProfilerDisable"
 
 
-def counted(handle, **more):
-    """The calls of CUPTI that enable, begin and disable, while two cases are counted."""
-    for _ in range(2):
-        handle.made = 0
-        plan = planning.Plan((READ,), 1, b"plan")
-        ranges.count(fake(handle), "GH100", plan, launches=2, before=int, **{"call": int, **more})
-    named = [call.removeprefix("RangeProfiler") for call in handle.calls]
-    return [name for name in named if name in ("Enable", "Start", "Disable")]
-
-
-def test_a_profiler_stays_enabled_over_the_cases_of_a_session(context):
-    whole, handle = ["Enable", "Start", "Disable"], FakeHandle()
-    assert counted(handle) == whole * 2
-    handle.calls.clear()
-    with counters.session():
-        assert counted(handle) == ["Enable", "Start", "Start"]
-    assert handle.calls[-1] == "RangeProfilerDisable"
-    handle.calls.clear()
-    assert counted(handle) == whole * 2, "the session is over"
-
-
-def test_a_kept_profiler_that_fails_is_replaced(context):
-    handle, failing = FakeHandle(), {"cuptiRangeProfilerSetConfig": 7}
-    handle.do_RangeProfilerEnable = lambda _: handle.results.clear()
-    with counters.session():
-        counted(handle)
-        handle.calls.clear()
-        handle.results |= failing
-        assert counted(handle) == ["Disable", "Enable", "Start", "Start"]
-        with pytest.raises(ZeroDivisionError):
-            counted(handle, call=lambda: 1 / 0)
-        assert handle.calls[-1] == "RangeProfilerDisable", "it may be in the middle of a pass"
-        del handle.do_RangeProfilerEnable
-        handle.results |= failing
-        with pytest.raises(library.CuptiError, match="SetConfig"):
-            counted(handle)
-
-
 @pytest.mark.parametrize(("code", "cure"), [
     (35, "NVreg_RestrictProfilingToAdminUsers=0"), (39, "another profiler"), (26, "dcgmi profile --pause"),
     (43, "whole GPU"), (46, "CUPTI 130001 does not know the chip GH100: pip install"),

@@ -16,8 +16,6 @@ and may have
 
 ``capture_all(cases, load, folder, settings, begin)``
     Replaces ``capture`` for cases that must be captured together. Yields each case when it is settled, with its exception or None.
-``session() -> ContextManager``
-    Surrounds the captures of a process.
 ``failure(artefact) -> str``, ``remark(artefact) -> str``
     Why a case failed although its artefact has rows; a remark on a case for the run's notes. Empty for none.
 ``warnings(artefact) -> list[str]``

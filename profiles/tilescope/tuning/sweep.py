@@ -249,18 +249,17 @@ class Sweep:
 
     def _count(self, names: Sequence[str]) -> None:
         """Reads the hardware counters of these configs: bytes at HBM, and stalls."""
-        with counters.session():
-            for name in names:
-                case = self._cases[name]
-                self._begin(case, "counting")
-                try:
-                    if reason := counters.unavailable():
-                        raise NotApplicable(reason)
-                    with contextlib.nullcontext() if case.config else without_autotuners():
-                        self._facts[name]["counted"] = counters.of_call(self.call(case))
-                except Exception as error:
-                    # The times stand without the counts.
-                    self._facts[name]["uncounted"] = f"not counted: {compile_jobs.one_line(error)}"
+        for name in names:
+            case = self._cases[name]
+            self._begin(case, "counting")
+            try:
+                if reason := counters.unavailable():
+                    raise NotApplicable(reason)
+                with contextlib.nullcontext() if case.config else without_autotuners():
+                    self._facts[name]["counted"] = counters.of_call(self.call(case))
+            except Exception as error:
+                # The times stand without the counts.
+                self._facts[name]["uncounted"] = f"not counted: {compile_jobs.one_line(error)}"
 
     def _launched(self, name: str, kernels: search.Kernels) -> str:
         """A text that is equal for configs with the same launch of the same code, of which one is timed for all.

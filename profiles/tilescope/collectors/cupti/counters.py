@@ -25,8 +25,6 @@ from tilescope.table import schema
 from tilescope.table.case import Case
 
 SUFFIX = ".json"
-#: The cases of a process share an enabled profiler.
-session = ranges.staying_enabled
 
 #: Operations for each byte below which a kernel that declares no tensor pipe is no matrix product.
 _INTENSITY = 16

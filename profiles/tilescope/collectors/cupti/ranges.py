@@ -13,9 +13,6 @@ from tilescope.collectors.cupti.planning import Plan
 
 #: One range for each launch (``CUPTI_AutoRange``); the caller repeats the call for each pass (``CUPTI_UserReplay``).
 EACH_LAUNCH, CALLED_AGAIN = 1, 3
-#: Whether profilers stay enabled, and those that do, by the library's path.
-_stays = False
-_kept: dict[str, tuple[Library, int]] = {}
 
 
 def count(
@@ -43,22 +40,13 @@ class Counting(contextlib.AbstractContextManager["Counting"]):
 
     def __init__(self, library: Library, chip: str, plan: Plan, launches: int) -> None:
         self._library, self._chip, self._plan, self._launches = library, chip, plan, launches
+        self._stack = contextlib.ExitStack()
         self._passes = 0
         self.values: list[Mapping[str, float]] = []
 
     def __enter__(self) -> Counting:
-        kept = _kept.pop(self._library.path, None)
-        try:
-            self._configure(kept[1] if kept else _enable(self._library))
-        except CuptiError:
-            if not kept:
-                raise
-            self._configure(_enable(self._library))
-        return self
-
-    def _configure(self, profiler: int) -> None:
-        """Says what the profiler counts. Disables it where that fails."""
-        library, plan, launches, self._profiler = self._library, self._plan, self._launches, profiler
+        library, plan, launches = self._library, self._plan, self._launches
+        profiler = self._profiler = self._stack.enter_context(_enabled(library))
         try:
             names = structures.texts(plan.counters)
             size = structures.GetCounterDataSize(
@@ -77,8 +65,9 @@ class Counting(contextlib.AbstractContextManager["Counting"]):
                 minNestingLevel=1, passIndex=0, targetNestingLevel=0,
             ))  # fmt: skip
         except BaseException:
-            _disable(library, profiler)
+            self._stack.close()
             raise
+        return self
 
     def begin(self) -> None:
         """Begins a pass."""
@@ -91,52 +80,33 @@ class Counting(contextlib.AbstractContextManager["Counting"]):
         return not done and self._passes < self._plan.passes
 
     def __exit__(self, kind: object, *raised: object) -> None:
-        try:
-            if kind is None:
-                self.values = self._counted()
-        finally:
-            if self.values and _stays:
-                _kept[self._library.path] = self._library, self._profiler
-            else:
-                _disable(self._library, self._profiler)
-
-    def _counted(self) -> list[Mapping[str, float]]:
-        dropped = self._library.call(structures.DecodeData(profiler=self._profiler)).numOfRangeDropped
-        info = self._library.call(
-            structures.GetCounterDataInfo(counterData=self._place, counterDataSize=len(self._data))
-        )
+        with self._stack:
+            if kind is not None:
+                return
+            dropped = self._library.call(structures.DecodeData(profiler=self._profiler)).numOfRangeDropped
+            info = self._library.call(
+                structures.GetCounterDataInfo(counterData=self._place, counterDataSize=len(self._data))
+            )
         counted = info.numTotalRanges + dropped
         if counted != self._launches:
             raise CuptiError(f"{self._launches} launches were seen and {counted} counted: count it with ncu")
         with planning.host(self._library, self._chip) as object_:
-            return [
+            self.values = [
                 planning.values(self._library, object_, self._plan.counters, self._data, index)
                 for index in range(self._launches)
             ]
 
 
 @contextlib.contextmanager
-def staying_enabled() -> Iterator[None]:
-    """Until its end the Range Profiler stays enabled after a counting that ended well, because enabling it takes long."""
-    global _stays  # noqa: PLW0603 - CUPTI has one profiler in a process
-    _stays = True
+def _enabled(library: Library) -> Iterator[int]:
+    """The Range Profiler on the current CUDA context."""
+    made = library.call(structures.Enable(context=_context()))
     try:
-        yield
+        yield made.profiler
     finally:
-        _stays = False
-        while _kept:
-            _disable(*_kept.popitem()[1])
-
-
-def _enable(library: Library) -> int:
-    """Enables the Range Profiler on the current CUDA context. Returns its object."""
-    return int(library.call(structures.Enable(context=_context())).profiler or 0)
-
-
-def _disable(library: Library, profiler: int) -> None:
-    # It fails too after a failed launch, whose error must not be hidden.
-    with contextlib.suppress(CuptiError):
-        library.call(structures.Disable(profiler=profiler))
+        # It fails too after a failed launch, whose error must not be hidden.
+        with contextlib.suppress(CuptiError):
+            library.call(structures.Disable(profiler=made.profiler))
 
 
 def _context() -> int:

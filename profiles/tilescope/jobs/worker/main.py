@@ -145,20 +145,19 @@ def collect(name: str, cases: Sequence[Case], folder: Path, settings: Mapping[st
                 yield case, None
 
     together = getattr(module, "capture_all", None)
-    with getattr(module, "session", contextlib.nullcontext)():
-        for case, error in together(cases, load, folder, settings, begin) if together else one_by_one():
-            about = {"case": case.id, "collector": name}
-            if error is None:
-                emit({"event": "result", **about, "artefact": str(folder / f"{case.slug}{module.SUFFIX}")})
-            elif isinstance(error, NotApplicable):
-                emit({"event": "skipped", **about, "message": str(error)[:_SAID], "limited": error.limited})
-            else:
-                emit({"event": "error", **about, **_said(error)})
-                if _device_is_broken():
-                    return BROKEN_DEVICE
-            # The last case's memory is freed with the process.
-            if not together and case != cases[-1]:
-                held = _release(held)
+    for case, error in together(cases, load, folder, settings, begin) if together else one_by_one():
+        about = {"case": case.id, "collector": name}
+        if error is None:
+            emit({"event": "result", **about, "artefact": str(folder / f"{case.slug}{module.SUFFIX}")})
+        elif isinstance(error, NotApplicable):
+            emit({"event": "skipped", **about, "message": str(error)[:_SAID], "limited": error.limited})
+        else:
+            emit({"event": "error", **about, **_said(error)})
+            if _device_is_broken():
+                return BROKEN_DEVICE
+        # The last case's memory is freed with the process.
+        if not together and case != cases[-1]:
+            held = _release(held)
     return 0
 
 
