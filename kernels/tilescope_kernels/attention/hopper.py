@@ -147,16 +147,14 @@ def _score(q, ks, slot, BLOCK: gl.constexpr, COLUMNS: gl.constexpr, SCORES: gl.c
 
 
 @gluon.jit
-def _weigh(
-    scores, largest, query, start, keys, score_scale, CAUSAL: gl.constexpr, MASKED: gl.constexpr, SCORES: gl.constexpr
-):  # fmt: skip
-    """Online softmax of a tile, as in ``flash``: 2^(score - running row maximum), and that maximum."""
-    if MASKED:
+def _weigh(scores, largest, seen, start, masked, score_scale, SCORES: gl.constexpr):
+    """Online softmax of a tile, as in ``flash``: 2^(score - running row maximum), and that maximum.
+
+    ``seen`` is how many keys each query sees. Only a tile that is ``masked`` has others.
+    """
+    if masked:
         key = start + gl.arange(0, scores.shape[1], layout=gl.SliceLayout(0, SCORES))[None, :]
-        visible = key < keys
-        if CAUSAL:
-            visible = visible & (key <= query[:, None])
-        scores = gl.where(visible, scores, float("-inf"))
+        scores = gl.where(key < seen[:, None], scores, float("-inf"))
     larger = gl.maximum(largest, gl.max(scores, 1) * score_scale)
     return gl.exp2(scores * score_scale - larger[:, None]), larger
 
@@ -194,9 +192,8 @@ def _rescaled(total, shrink):
 
 @gluon.jit
 def _step(
-    total, largest, weight, shrink, pairs, q, ks, vs, ready, free, step, start, query, keys, score_scale,
-    BLOCK: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr,
-    SCORES: gl.constexpr, TOTAL: gl.constexpr,
+    total, largest, weight, shrink, pairs, q, ks, vs, ready, free, step, start, seen, masked, score_scale,
+    BLOCK: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr, SCORES: gl.constexpr, TOTAL: gl.constexpr,
 ):  # fmt: skip
     """Compute the softmax of keys from ``start`` on while ``pairs``, that of the previous tile, is multiplied by its values."""
     slot = step % STAGES
@@ -209,7 +206,7 @@ def _step(
     total = warpgroup_mma(p, vs.index(before).reshape([BLOCK, COLUMNS]), total, is_async=True)
     scores = warpgroup_mma_wait(1, deps=[scores])
     mbarrier.arrive(free.index(slot), count=1)
-    powers, larger = _weigh(scores, largest, query, start, keys, score_scale, CAUSAL, MASKED, SCORES)
+    powers, larger = _weigh(scores, largest, seen, start, masked, score_scale, SCORES)
     shrink = gl.exp2(largest - larger)
     weight = _rescaled(weight, shrink) + _sums(powers)
     # Wait for this tile's values here, not where they are used: ptxas moves no instruction across an mbarrier wait, and
@@ -235,6 +232,7 @@ def _attend(
         batch, head, start, steps, whole = _tile(wave, queries, keys, heads, places, together, BLOCK, CAUSAL, QUERIES)
         start += PART * _ROWS
         query = start + gl.arange(0, _ROWS, layout=gl.SliceLayout(1, SCORES))
+        seen = gl.minimum(query + 1, keys) if CAUSAL else query * 0 + keys
         place = wave % 2
         own = place * (qs.shape[0] // 2) + PART
         q = qs.index(own).reshape([_ROWS, COLUMNS])
@@ -248,21 +246,16 @@ def _attend(
         # By now the previous output has left the shared memory of its queries.
         tma.store_wait(0)
         mbarrier.arrive(q_free.index(1 - place), count=1, pred=wave > 0)
-        powers, largest = _weigh(scores, largest, query, (steps - 1) * BLOCK, keys, score_scale, CAUSAL, True, SCORES)
+        powers, largest = _weigh(scores, largest, seen, (steps - 1) * BLOCK, True, score_scale, SCORES)
         weight = _sums(powers)
         pairs = _packed(powers, ks.dtype)
         shrink = gl.full([_ROWS], 1.0, gl.float32, gl.SliceLayout(1, SCORES))
         total = gl.zeros([_ROWS, COLUMNS], gl.float32, TOTAL)
         mbarrier.wait(ready.index(STAGES + slot), (step // STAGES) & 1)
-        for now in range(step + 1, step + steps - whole):
+        for now in range(step + 1, step + steps):
             total, largest, weight, shrink, pairs = _step(
-                total, largest, weight, shrink, pairs, q, ks, vs, ready, free, now, (step + steps - 1 - now) * BLOCK, query,
-                keys, score_scale, BLOCK, COLUMNS, STAGES, CAUSAL, True, SCORES, TOTAL,
-            )  # fmt: skip
-        for now in range(step + gl.maximum(steps - whole, 1), step + steps):
-            total, largest, weight, shrink, pairs = _step(
-                total, largest, weight, shrink, pairs, q, ks, vs, ready, free, now, (step + steps - 1 - now) * BLOCK, query,
-                keys, score_scale, BLOCK, COLUMNS, STAGES, CAUSAL, False, SCORES, TOTAL,
+                total, largest, weight, shrink, pairs, q, ks, vs, ready, free, now, (step + steps - 1 - now) * BLOCK, seen,
+                now < step + steps - whole, score_scale, BLOCK, COLUMNS, STAGES, SCORES, TOTAL,
             )  # fmt: skip
         step += steps
         last = (step - 1) % STAGES

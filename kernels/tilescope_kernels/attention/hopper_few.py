@@ -80,15 +80,14 @@ def _load(
 
 @gluon.jit
 def _step(
-    total, largest, weight, q, ks, vs, ready, free, turn, start, query, keys, score_scale,
-    PART: gl.constexpr, BLOCK: gl.constexpr, COLUMNS: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr, SCORES: gl.constexpr,
-    TOTAL: gl.constexpr,
+    total, largest, weight, q, ks, vs, ready, free, turn, start, seen, masked, score_scale,
+    PART: gl.constexpr, BLOCK: gl.constexpr, COLUMNS: gl.constexpr, SCORES: gl.constexpr, TOTAL: gl.constexpr,
 ):  # fmt: skip
     """Online softmax of the keys from ``start`` on, and the product with their values."""
     mbarrier.wait(ready.index(PART), turn & 1)
     scores = warpgroup_mma_wait(0, deps=[_score(q, ks, PART, BLOCK, COLUMNS, SCORES)])
     mbarrier.arrive(free.index(PART), count=1)
-    powers, larger = _weigh(scores, largest, query, start, keys, score_scale, CAUSAL, MASKED, SCORES)
+    powers, larger = _weigh(scores, largest, seen, start, masked, score_scale, SCORES)
     shrink = gl.exp2(largest - larger)
     weight = _rescaled(weight, shrink) + _sums(powers)
     total = _rescaled(total, shrink)
@@ -110,24 +109,18 @@ def _attend(
     TOTAL: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     OF_ROWS: gl.constexpr = gl.SliceLayout(1, SCORES)
     query = start + gl.arange(0, SHARED_QUERIES, layout=OF_ROWS)
+    seen = gl.minimum(query + 1, keys) if CAUSAL else query * 0 + keys
     q = qs.reshape([SHARED_QUERIES, COLUMNS])
     # The lowest finite fp32, not -inf: a tile may hold no key that a query sees, and -inf - -inf is NaN.
     largest = gl.full([SHARED_QUERIES], -3.4028234663852886e38, gl.float32, OF_ROWS)
     weight = _sums(gl.zeros([SHARED_QUERIES, BLOCK], gl.float32, SCORES))
     total = gl.zeros([SHARED_QUERIES, COLUMNS], gl.float32, TOTAL)
     mbarrier.wait(q_ready, 0)
-    masked = (steps - whole - PART + 1) // 2
-    for turn in range(masked):
-        place = (steps - 1 - PART - 2 * turn) * BLOCK
+    for turn in range((steps - PART + 1) // 2):
+        step = steps - 1 - PART - 2 * turn
         total, largest, weight = _step(
-            total, largest, weight, q, ks, vs, ready, free, turn, place, query, keys, score_scale,
-            PART, BLOCK, COLUMNS, CAUSAL, True, SCORES, TOTAL,
-        )  # fmt: skip
-    for turn in range(masked, (steps - PART + 1) // 2):
-        place = (steps - 1 - PART - 2 * turn) * BLOCK
-        total, largest, weight = _step(
-            total, largest, weight, q, ks, vs, ready, free, turn, place, query, keys, score_scale,
-            PART, BLOCK, COLUMNS, CAUSAL, False, SCORES, TOTAL,
+            total, largest, weight, q, ks, vs, ready, free, turn, step * BLOCK, seen, step >= whole, score_scale,
+            PART, BLOCK, COLUMNS, SCORES, TOTAL,
         )  # fmt: skip
     weight = gl.convert_layout(gl.sum(weight, 1), OF_ROWS)
     if PART == 1:
