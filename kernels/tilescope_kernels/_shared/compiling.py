@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import torch
@@ -19,19 +19,25 @@ from tilescope_kernels._shared.launching import PENDING, THREAD
 _FINDING = threading.Lock()
 
 
-class _Compilers(ThreadPoolExecutor):
-    """Threads that compile kernels, and their launchers in C if there is a GPU. They load nothing: others may be recording a CUDA graph."""
+class _Launcher:
+    """Stands for what the compiler will say of a kernel: a launcher's C code depends on none of it but that TMA takes descriptors."""
 
-    def submit(self, compile_kernel: Callable[[], Any]) -> Future[Any]:  # type: ignore[override]
-        has_gpu = torch.cuda.is_available()
+    def __init__(self, src: Any) -> None:
+        self.tensordesc_meta = [{} for kind in src.signature.values() if str(kind).startswith("tensordesc")]
 
-        def compile_both() -> Any:
-            kernel = compile_kernel()
-            if has_gpu:
-                driver.active.launcher_cls(kernel.src, kernel.metadata)  # Triton finds it on disk.
-            return kernel
+    def __getattr__(self, name: str) -> int:
+        return 0
 
-        return super().submit(compile_both)
+
+def compile_both(src: Any, **options: Any) -> Any:
+    """``triton.compile``, beside the C compiler of the kernel's launcher if there is a GPU: Triton finds that on disk.
+
+    It loads nothing: other threads may be recording a CUDA graph.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        if torch.cuda.is_available():
+            pool.submit(driver.active.launcher_cls, src, _Launcher(src))
+        return triton.compile(src, **options)
 
 
 @contextlib.contextmanager
@@ -40,7 +46,7 @@ def compiled_alone(threads: int | None = None) -> Iterator[dict[Any, Any]]:
 
     Yields the futures of the compiled kernels, each with its function. ``result`` of a future waits for the kernel.
     """
-    pool = _Compilers(threads or len(os.sched_getaffinity(0)))
+    pool = ThreadPoolExecutor(threads or len(os.sched_getaffinity(0)))
     THREAD.started = started = {}
     try:
         with triton.AsyncCompileMode(pool, ignore_errors=True) as mode:
@@ -55,7 +61,10 @@ def compile_step(call: Callable[..., Any], args: tuple[Any, ...], wants_gradient
     """Start to compile what ``call(*args)`` launches and, with ``wants_gradient``, its gradient. A launch waits for its own kernel."""
     # The launches themselves say what is wrong.
     with contextlib.suppress(Exception), _FINDING, torch.set_grad_enabled(wants_gradient), compiled_alone() as started:
-        differentiate(call(*map(on_meta, args)))
+        made = call(*map(on_meta, args))
+        # Python generates a kernel's code. The gradient's code would delay the code of the forward pass, which is needed first.
+        wait([each.future for each in started], timeout=0.3 if wants_gradient else 0)
+        differentiate(made)
         for compiled, kernel in started.items():
             PENDING.setdefault(kernel, []).append(compiled)
 

@@ -58,6 +58,9 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
         compiled.result(ignore_errors=True)
     PENDING.pop(kernel, None)
     if THREAD.started is not None:
+        from tilescope_kernels._shared import compiling  # noqa: PLC0415 - to compile alone
+
+        kernel.compile = compiling.compile_both
         if hasattr(compiled := kernel.warmup(*args, grid=grid, **constants), "result"):
             THREAD.started[compiled] = kernel
         return
@@ -115,7 +118,7 @@ def _described(args: tuple[Any, ...], parameters: Sequence[Any]) -> tuple[list[A
                 torch.cuda.mem_get_info(device)
                 THREAD.has_context = True
             key += (kind, value.base.dtype, *value.block_shape, getattr(value, "layout", None))
-        elif kind is bool or (kind is tuple and all(type(item) is int for item in value)):
+        elif kind is bool or (kind is tuple and {int}.issuperset(map(type, value))):
             key += (kind, value)
         else:
             is_known = False
