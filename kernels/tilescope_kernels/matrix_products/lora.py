@@ -5,7 +5,7 @@ after x and W, so y is written once and never read. A first launch computes ``al
 product then reads again, from L2 if it fits. With ``INLINE`` every tile computes it beside the product instead: x is read
 once, but at rank 64 a tile of 256 columns does 64 / 256 more work.
 
-Gradients are products by cuBLAS. ``x @ A.T`` is recomputed rather than saved.
+Gradients are products by cuBLAS, except that of x where rows are not 16-byte aligned. ``x @ A.T`` is recomputed rather than saved.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.reach import is_far, slabs
 from tilescope_kernels._shared.tile_order import programs, tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import padded
+from tilescope_kernels.matrix_products.matmul import matmul
 from tilescope_kernels.matrix_products.scaled_matmul import pointer_operands, tma_serves
 from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
 
@@ -251,8 +252,11 @@ def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...
     dy = dy.contiguous()
     if wants_dx or wants_da:
         up = dy @ (alpha * lora_b)
-        # addmm adds the layer's product to the update's, so that the larger one is rounded only once.
-        dx = torch.addmm(up @ lora_a, dy, weight) if wants_dx else None
+        # Both products are added up before the larger one is rounded. cuBLAS is slow where rows are not 16-byte aligned.
+        if wants_dx and dy.element_size() == 2 and (dy.shape[1] % 8 or weight.stride(0) % 8) and not torch.is_grad_enabled():
+            dx = matmul(torch.cat([dy, up], 1), torch.cat([weight, lora_a]))
+        elif wants_dx:
+            dx = torch.addmm(up @ lora_a, dy, weight)
         da = up.T @ x if wants_da else None
     db = dy.T @ (x @ (alpha * lora_a).T) if wants_db else None
     return dx, dy.T @ x if wants_dw else None, da, db
