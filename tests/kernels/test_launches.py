@@ -17,11 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tilescope.execution import launches as caught
 from tilescope.execution import observe
-from tilescope_kernels._shared import launching
+from tilescope_kernels._shared import compiling, launching
 from tilescope_kernels._shared.launching import launch
 from tilescope_kernels._shared.operators import operator
 from triton import knobs
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.driver import make_launcher
 from triton.runtime import driver
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -323,6 +324,34 @@ def test_kernels_are_launched_by_launch_alone():
         and not (isinstance(node.func.value, ast.Name) and node.func.value.id in ("tuple", "list", "dict", "type"))
     ]  # fmt: skip
     assert found == []
+
+
+def test_launcher_is_known_before_its_kernel_is_compiled(gpu):
+    tiles = [TensorDescriptor.from_tensor(tensor.view(32, 32), [32, 32]) for tensor in (Y, X)]
+    with compiling.compiled_alone(1) as started:
+        launch(tiles_kernel, (1,), *tiles, BLOCK=32)
+        launch(scaled_kernel, (2,), Y, X, None, (1,), 64, 2.0, BLOCK=32)
+        kernels = [each.result() for each in started]
+    for kernel in kernels:
+        metas = kernel.metadata.tensordesc_meta, compiling._Launcher(kernel.src).tensordesc_meta
+        known, guessed = (make_launcher(kernel.src.constants, kernel.src.signature, meta) for meta in metas)
+        assert known == guessed
+    assert len(kernels) == 2
+
+
+def test_operator_on_a_gpu_needs_no_dispatcher_unless_observed(gpu, monkeypatch):
+    doubled = operator("doubled_in_this_test", fake=torch.empty_like)(_doubled)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda tensor: not tensor.is_meta))
+    seen = []
+    monkeypatch.setattr(doubled, "_plain", seen.append)
+    assert doubled(torch.ones(3)).tolist() == [2, 2, 2]
+    with torch.profiler.profile():
+        doubled(X)
+    assert len(seen) == 1
+
+
+def _doubled(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
 
 
 @given(st.integers(0, 2**40), st.integers(1, 2**20))

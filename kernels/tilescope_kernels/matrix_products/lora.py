@@ -253,7 +253,8 @@ def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...
     if wants_dx or wants_da:
         up = dy @ (alpha * lora_b)
         # Both products are added up before the larger one is rounded. cuBLAS is slow where rows are not 16-byte aligned.
-        if wants_dx and dy.element_size() == 2 and (dy.shape[1] % 8 or weight.stride(0) % 8) and not torch.is_grad_enabled():
+        is_askew = dy.element_size() == 2 and (dy.shape[1] % 8 or weight.stride(0) % 8)
+        if wants_dx and is_askew and not torch.is_grad_enabled():
             dx = matmul(torch.cat([dy, up], 1), torch.cat([weight, lora_a]))
         elif wants_dx:
             dx = torch.addmm(up @ lora_a, dy, weight)
