@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from tilescope.collectors.cupti import counters, launch_names, library, planning, ranges, structures
+from tilescope.execution.not_applicable import NotApplicable
 from tilescope.files import bounded_reading
 from tilescope.table import schema
 from tilescope.table.case import Case
@@ -244,6 +245,49 @@ def test_counts_of_plans_are_merged_and_nan_is_absent(monkeypatch):
     )
     with pytest.raises(library.Refused, match=r"130001 gives no number .*: install another"):
         counters.counted(fake(FakeHandle()), "GH100", plans[1:], launches=2, call=int, empty=int)
+
+
+def test_calls_that_are_counted_together_leave_out_their_flushes():
+    found, functions = [{TIME: float(n)} for n in range(5)], [["a", "b"], ["c"]]
+    told = [[(one["function"], one["counters"][TIME]) for one in own] for own in counters.by_call(found, functions)]
+    assert told == [[("a", 1), ("b", 2)], [("c", 4)]]
+    assert [one["function"] for one in counters.by_call(found[:2], [["a", "b"]])[0]] == ["a", "b"]
+
+
+@pytest.mark.parametrize(("free", "together"), [(60, [[0, 1, 3], [2]]), (10, [[0], [1], [2], [3]])])
+def test_cases_of_the_same_metrics_are_counted_together(tmp_path, monkeypatch, free, together):
+    few, many = (SimpleNamespace(pipe="fp32", flops=n, bytes_read=50, bytes_written=50) for n in (1, 10_000))
+    cases = [Case(f"k{n}", "triton", "forward", "8-fp32") for n in range(5)]
+    specs = {
+        case.kernel: SimpleNamespace(workload=str, cost=lambda *_, cost=cost: cost)
+        for case, cost in zip(cases, (few, few, many, few, few), strict=True)
+    }
+    asked, broken = [], {"k3"}
+
+    def launched(run, look):
+        if run == "k4":
+            raise NotApplicable("it launches nothing")
+        return [run]
+
+    def of_calls(runs, functions, metrics):
+        asked.append([int(run[1:]) for run in runs])
+        if broken.intersection(runs):
+            raise library.CuptiError("2 launches were seen and 3 counted")
+        return [{"launches": names} for names in functions]
+
+    monkeypatch.setattr(counters.ncu, "warmed_up", lambda case, spec, settings: case.kernel)
+    monkeypatch.setattr(counters, "launched", launched)
+    monkeypatch.setattr(counters, "of_calls", of_calls)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (free, 100))
+    found = dict(counters.capture_all(cases, specs.__getitem__, tmp_path, {}, lambda case, doing: None))
+    alone = [[0], [1], [3]] if len(together) == 2 else []
+    assert asked == [*together[:1], *alone, *together[1:]]
+    assert {case.kernel: type(error).__name__ for case, error in found.items() if error} == {
+        "k3": "CuptiError", "k4": "NotApplicable",
+    }  # fmt: skip
+    assert [json.loads((tmp_path / f"{case.slug}.json").read_text())["launches"] for case in cases[:3]] == [
+        ["k0"], ["k1"], ["k2"],
+    ]  # fmt: skip
 
 
 def artefact(folder, **changed):

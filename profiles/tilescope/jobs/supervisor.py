@@ -190,7 +190,8 @@ async def _collect_all(
         async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
             standing = stack.enter_context(standing_by(wrapped)) if standing is None else standing
             first = group.create_task(_take(ledger, early)) if early else None
-            apart = group.create_task(_collect_apart(ledger, left.keys() - on_gpu, early, first))
+            others = [name for name in left if name not in on_gpu]
+            apart = group.create_task(_collect_apart(ledger, others, early, first))
             if on_gpu:
                 group.create_task(_measure(ledger, [name for name in left if name in on_gpu], standing, apart, first))
     except BaseException as error:
@@ -204,10 +205,10 @@ async def _collect_all(
 async def _collect_apart(
     ledger: Ledger, names: Collection[str], early: Early | None, first: asyncio.Task[None] | None
 ) -> None:
-    """Collects what needs no GPU. Its processes share the processors; what ``first`` leaves comes last."""
+    """Collects what needs no GPU, in the order of the names. Its processes share the processors; what ``first`` leaves comes last."""
     slots = asyncio.Semaphore(processors() - _FREE if roomy() else processors())
-    taken = {*names} & {*(early.collectors if early else ())}
-    for now in ({*names} - taken, taken):
+    taken = [name for name in names if early and name in early.collectors]
+    for now in ([name for name in names if name not in taken], taken):
         async with asyncio.TaskGroup() as group:
             for name in now:
                 for share in deal(ledger.left(name), ledger.job.catalog, processors()):

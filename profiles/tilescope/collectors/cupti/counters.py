@@ -7,12 +7,13 @@ one profiler in a process, so it cannot run beside torch.profiler.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -28,6 +29,8 @@ SUFFIX = ".json"
 
 #: Operations for each byte below which a kernel that declares no tensor pipe is no matrix product.
 _INTENSITY = 16
+#: Launches above which no further case is counted together with others.
+_MOST = 500
 _NAN = (
     "CUPTI {version} gives no number for any counter on this chip: install another nvidia-cuda-cupti, or count with ncu"
 )
@@ -59,16 +62,83 @@ def unavailable() -> str | None:
 
 
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
-    """Counts the case's launches and writes the artefact. Compiling and tuning happen before.
+    """Counts the case by itself. Raises NotApplicable for an empty workload and, with the cure, where CUPTI gives no counters here."""
+    for _, error in capture_all([case], lambda kernel: spec, out.parent, settings, lambda case, doing: None):
+        if error:
+            raise error
 
-    ``settings["one_pass"]`` counts the bytes and what else one pass counts.
 
-    Raises NotApplicable for an empty workload and, with the cure, where CUPTI gives no counters here.
+class _Ready(NamedTuple):
+    """A case that is to be counted: its call, the functions that this launches, and where its artefact goes."""
+
+    case: Case
+    run: Callable[[], Any]
+    functions: list[str]
+    out: Path
+
+
+def capture_all(
+    cases: Sequence[Case],
+    load: Callable[[str], Any],
+    folder: Path,
+    settings: Mapping[str, Any],
+    begin: Callable[[Case, str], None],
+) -> Iterator[tuple[Case, BaseException | None]]:
+    """Counts the cases of the same metrics together, as many as leave half of the GPU's memory free, and writes their artefacts.
+
+    Compiling and tuning happen before. ``settings["one_pass"]`` counts the bytes and what else one pass counts.
     """
+    ready: dict[Sequence[str], list[_Ready]] = {}
+    for case in cases:
+        begin(case, "counting")
+        try:
+            metrics, one = _prepared(case, load(case.kernel), folder / f"{case.slug}{SUFFIX}", settings)
+        except (Exception, SystemExit) as error:
+            yield case, error
+            continue
+        ready.setdefault(metrics, []).append(one)
+        if not _roomy() or sum(len(one.functions) for one in ready[metrics]) > _MOST:
+            for metrics in [*ready]:
+                yield from _count(ready.pop(metrics), metrics, begin)
+    for metrics, together in ready.items():
+        yield from _count(together, metrics, begin)
+
+
+def _prepared(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> tuple[Sequence[str], _Ready]:
+    """The metrics to count, and the case after its warm-up. Raises as ``capture``."""
     from tilescope.execution import observe  # noqa: PLC0415 - only the worker may import torch
 
-    run, cost = ncu.warmed_up(case, spec, settings), spec.cost(spec.workload(case.workload), case.direction)
-    out.write_text(json.dumps(of_call(run, lambda call: observe.once(call, out, case), wanted(cost, settings))))
+    run = ncu.warmed_up(case, spec, settings)
+    functions = launched(run, lambda call: observe.once(call, out, case))
+    cost = spec.cost(spec.workload(case.workload), case.direction)
+    return wanted(cost, settings), _Ready(case, run, functions, out)
+
+
+def _count(
+    together: Sequence[_Ready], metrics: Sequence[str], begin: Callable[[Case, str], None]
+) -> Iterator[tuple[Case, BaseException | None]]:
+    """Counts cases together; by themselves where that fails."""
+    try:
+        counted = of_calls([one.run for one in together], [one.functions for one in together], metrics)
+    except Exception as error:
+        if len(together) == 1:
+            yield together[0].case, error
+            return
+        for one in together:
+            begin(one.case, "counting")
+            yield from _count([one], metrics, begin)
+        return
+    for one, data in zip(together, counted, strict=True):
+        one.out.write_text(json.dumps(data))
+        yield one.case, None
+
+
+def _roomy() -> bool:
+    """Whether half of the GPU's memory is free, or held by PyTorch for new tensors."""
+    import torch  # noqa: PLC0415 - only the worker may import torch
+
+    free, total = torch.cuda.mem_get_info()
+    return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > total / 2
 
 
 def wanted(cost: Any, settings: Mapping[str, Any]) -> Sequence[str]:
@@ -88,46 +158,84 @@ def of_call(
 
     ``look`` makes the call that finds the launches. Raises NotApplicable, with the cure, where CUPTI gives no counters here.
     """
+    return of_calls([run], [launched(run, look)], metrics)[0]
+
+
+def launched(run: Callable[[], Any], look: Callable[[Callable[[], Any]], Any] = lambda call: call()) -> list[str]:
+    """The functions that ``run`` launches. Raises as ``of_call``."""
     import torch  # noqa: PLC0415 - only the worker may import torch
-
-    from tilescope.execution import cold  # noqa: PLC0415
-
-    flush = cold.Flush()
 
     def call() -> None:
         run()
         torch.cuda.synchronize()
 
+    torch.cuda.synchronize()
+    with _refusing():
+        cupti = library.load()
+        cupti.initialize()
+        cupti.chip(torch.cuda.current_device())
+        with launch_names.seen(cupti) as functions:
+            look(call)
+    if not functions:
+        raise NotApplicable("it launches nothing that could be counted")
+    if launch_names.GRAPH in functions:
+        raise NotApplicable("its launches are a CUDA graph, which CUPTI counts as one: count it with ncu")
+    return functions
+
+
+def of_calls(
+    runs: Sequence[Callable[[], Any]], functions: Sequence[Sequence[str]], metrics: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Counts the metrics of each launch of the calls, which make launches of these ``functions``. Returns an ``Artefact``'s data of each.
+
+    The first start of a profiler takes 0.15 s, so several calls are counted together. The flush before each is counted with them.
+    """
+    import torch  # noqa: PLC0415 - only the worker may import torch
+
+    from tilescope.execution import cold  # noqa: PLC0415
+
+    flush, several = cold.Flush(), len(runs) > 1
+
     def empty() -> None:
         flush()
         torch.cuda.synchronize()
 
-    torch.cuda.synchronize()
+    def call() -> None:
+        for run in runs:
+            if several:
+                flush()
+            run()
+            torch.cuda.synchronize()
+
     capability = "{}.{}".format(*torch.cuda.get_device_capability())
-    try:
+    with _refusing():
         cupti = library.load()
-        cupti.initialize()
         chip = cupti.chip(torch.cuda.current_device())
         plans = planning.plans(cupti, chip, capability, metrics)
-        with launch_names.seen(cupti) as functions:
-            look(call)
-        if not functions:
-            raise NotApplicable("it launches nothing that could be counted")
-        if launch_names.GRAPH in functions:
-            raise NotApplicable("its launches are a CUDA graph, which CUPTI counts as one: count it with ncu")
-        found, passes = counted(cupti, chip, plans, launches=len(functions), call=call, empty=empty)
-        version = cupti.version
+        launches = sum(map(len, functions)) + several * len(runs)
+        found, passes = counted(cupti, chip, plans, launches=launches, call=call, empty=empty)
+        about = {"chip": chip, "capability": capability, "cupti": cupti.version, "passes": passes}
+    return [{**about, "flush_bytes": flush.nbytes, "launches": own} for own in by_call(found, functions)]
+
+
+def by_call(found: Sequence[dict[str, float]], functions: Sequence[Sequence[str]]) -> list[list[dict[str, Any]]]:
+    """The launches of each call with their counters, of which ``found`` has those of several calls after those of a flush."""
+    left = iter(found)
+    calls = []
+    for names in functions:
+        if len(functions) > 1:
+            next(left)
+        calls.append([{"function": name, "counters": next(left)} for name in names])
+    return calls
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """Makes a refusal of CUPTI's the case's reason to be left out."""
+    try:
+        yield
     except library.Refused as refusal:
         raise NotApplicable(str(refusal)) from refusal
-    launches = [{"function": function, "counters": known} for function, known in zip(functions, found, strict=True)]
-    return {
-        "chip": chip,
-        "capability": capability,
-        "cupti": version,
-        "passes": passes,
-        "flush_bytes": flush.nbytes,
-        "launches": launches,
-    }
 
 
 def counted(
