@@ -237,10 +237,11 @@ async def _measure(
     lock = gpu_lock(await asyncio.to_thread(device.lock_name), lambda: ledger.emit(waiting))
     async with lock:
         outstanding = [name for name in names if ledger.left(name)]
-        await measure_ceilings(ledger)
         await _check_ahead(ledger)
         while outstanding:
             now = [name for name in outstanding if apart.done() or name not in TIMED]
+            if now == outstanding or not now:
+                await measure_ceilings(ledger)  # while the GPU would wait for the processors, if it does
             if not now:
                 await apart
                 continue
@@ -252,6 +253,7 @@ async def _measure(
             for name in now:
                 leaving = not outstanding and name == now[-1]
                 await attempt.collect(ledger, name, ledger.left(name), leaving=leaving, standby=standing.get(name))
+        await measure_ceilings(ledger)  # where an earlier process has collected all
 
 
 async def _check_ahead(ledger: Ledger) -> None:

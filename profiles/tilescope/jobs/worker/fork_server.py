@@ -43,8 +43,10 @@ THEN = (
     "tilescope.tuning.race", "tilescope.tuning.compile_pool", "triton.experimental.gluon",
     "tilescope_kernels._shared.online_softmax", "tilescope_kernels._shared.operators", "tilescope_kernels._shared.row_ends",
     "tilescope_kernels._shared.row_tiles",
-    "torch.fx.experimental.symbolic_shapes",  # which brings SymPy: every backward pass with a given gradient imports it
+    "sympy", "torch.fx.experimental.symbolic_shapes",  # which every backward pass with a given gradient imports
 )  # fmt: skip
+#: Modules that open no device and start no thread: they need no trial.
+_PURE = frozenset({"sympy"})
 #: Imports of torch.compile and of torch's timers, done after ``_SPARE`` seconds without a request, by a fork that then serves in this
 #: server's place, because they take many seconds.
 LATER = ("torch._dynamo", "torch._inductor.compile_fx", "torch.utils.benchmark")
@@ -136,7 +138,7 @@ class ForkServer:
 
     def _import(self, name: str) -> None:
         """Imports a module, and notes the files that came with it. Leaves one that would end forking to the workers."""
-        if name not in FIRST and DRIVER.exists() and not harmless(name):
+        if name not in FIRST and name not in _PURE and DRIVER.exists() and not harmless(name):
             return
         try:
             module = importlib.import_module(name)
