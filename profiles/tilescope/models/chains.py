@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tilescope.collectors.foreign_files.operator_costs import SIZES
@@ -29,16 +29,27 @@ _ACROSS = re.compile(r"batch_norm")
 _NORM, _REDUCTION = re.compile("_norm"), re.compile(r"(sum|mean|amax|amin)$")
 
 
+class Saves(NamedTuple):
+    """Seconds that a change saves: at least, likely, at most."""
+
+    least: float
+    saving: float
+    most: float
+
+
+def total(found: Iterable[Saves]) -> Saves:
+    """The sum of what several changes save."""
+    return Saves(*map(sum, zip(*found, strict=True)))
+
+
 class Chain(NamedTuple):
-    """Launches that one kernel can do: their pass and operations, where they are, what one kernel saves in seconds, and their number less 1."""
+    """Launches that one kernel can do: their pass and operations, where they are, what one kernel saves, and their number less 1."""
 
     direction: str
     names: tuple[str, ...]
     site: str
     module: str
-    least: float
-    saving: float
-    most: float
+    saves: Saves
     fewer: int
 
     @property
@@ -51,7 +62,9 @@ def of(step: Step, ledger: Ledger, device: Device) -> list[Chain]:
     """What one kernel each can do in less time, be it the work of several launches or of one."""
     found = [_fused(step, entries, device) for entries in _linked(step, ledger)] if roofs.roof(device, "hbm") else []
     # Another kernel for one reduction takes as long.
-    return [chain for chain in found if chain.saving > 0 and (chain.fewer or not _REDUCTION.search(chain.names[0]))]
+    return [
+        chain for chain in found if chain.saves.saving > 0 and (chain.fewer or not _REDUCTION.search(chain.names[0]))
+    ]
 
 
 def rates(device: Device, moved: float) -> tuple[float, float]:
@@ -162,9 +175,11 @@ def _fused(step: Step, chain: Sequence[Entry], device: Device) -> Chain:
         tuple(dict.fromkeys(operation((outer and one.outer) or one.name) for one in operators)),
         next(filter(None, (operator.site for operator in operators)), ""),
         common([operator.module for operator in operators]),
-        max(time - max(moved / rate / fair, _SHORTEST), 0.0),
-        time - max(moved / rate / good, _SHORTEST),
-        time - max(moved / fastest, _IN_GRAPH),
+        Saves(
+            max(time - max(moved / rate / fair, _SHORTEST), 0.0),
+            time - max(moved / rate / good, _SHORTEST),
+            time - max(moved / fastest, _IN_GRAPH),
+        ),
         len(chain) - 1,
     )
 

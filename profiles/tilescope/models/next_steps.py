@@ -7,7 +7,7 @@ launches that are left.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,15 +15,15 @@ from tilescope.hardware import roofs
 from tilescope.models import chains as chained
 from tilescope.models import ledger as ledgers
 from tilescope.models import step_problems
-from tilescope.models.chains import FAIR, GOOD, Chain
+from tilescope.models.chains import FAIR, GOOD, Chain, Saves
 from tilescope.models.ledger import Entry, Ledger
 from tilescope.models.step_tables import pattern
 from tilescope.table import units
 from tilescope.table.run import Device
-from tilescope.table.step import BACKWARD, KERNEL, OPTIMIZER, Step
+from tilescope.table.step import BACKWARD, KERNEL, OPTIMIZER, Operator, Step
 
-#: Most suggestions, the share of the step from which a saving is worth a line, and most chains that are named.
-MOST, WORTH, _FUSIONS = 5, 0.02, 2
+#: Most suggestions, the share of the step from which a saving is worth a line, and most chains and operations of one that are named.
+MOST, WORTH, _FUSIONS, _NAMED = 5, 0.02, 2, 4
 #: The share of a roof that a good matrix product reaches, and the seconds of a short one.
 _GOOD_PRODUCT, _PRODUCT_LEAST = 0.75, 5e-6
 #: Seconds between the kernels of a CUDA graph, and the most.
@@ -34,19 +34,14 @@ _CLOSE = 1.05
 _ALREADY = 0.75
 #: Passes over a parameter's tensors of Adam on lists of tensors, and of the fused one.
 _ADAM_PASSES, _FUSED_PASSES = 20, 7
-#: The operator on lists that takes square roots.
-_SQUARE_ROOTS = "aten::_foreach_sqrt"
 #: Launches that wait for the GPU from which the CPU waits to make another, and by how much a profiler slows the CPU.
 _QUEUE, _PROFILED = 1000, 2.0
 _PRODUCT = re.compile(r"(aten::)?(addmm|mm|bmm|baddbmm|_scaled_mm|_grouped_mm|linear|matmul)$")
-#: Convolutions, and kernels of those whose channels come first, which torch.compile may turn; with norms of their results the share of the
-#: kernels' time from which a compiled model's time cannot be predicted.
-_CONVOLUTION, _CHANNELS_FIRST, _CONVOLVED = (
-    re.compile(r"conv(olution|\d|_)"),
-    re.compile("nchw|implicit_convolve", re.I),
-    0.2,
-)
+#: Convolutions, kernels of those whose channels come first, which torch.compile may turn, and norms of their results.
+_CONVOLUTION, _FIRST = re.compile(r"conv(olution|\d|_)"), re.compile("nchw|implicit_convolve", re.I)
 _BATCH_NORM = re.compile(r"(batch|group|instance)_norm")
+#: Their share of the kernels' time from which a compiled model's time cannot be predicted.
+_CONVOLVED = 0.2
 #: Suggestions that end waits, and so tell of seconds of the step.
 _OF_WAITS = ("graph", "capture", "stop")
 #: Operators that give a value of the GPU to Python.
@@ -87,6 +82,11 @@ class _Pace:
     step: Step
     ledger: Ledger
     device: Device
+
+    @cached_property
+    def launches(self) -> list[tuple[Entry, Operator]]:
+        """The step's launches with their operators."""
+        return [(entry, self.step.operator(entry.launch)) for entry in self.ledger.entries]
 
     @cached_property
     def chains(self) -> list[Chain]:
@@ -178,15 +178,13 @@ def _graph(pace: _Pace) -> Iterator[Suggestion]:
     launches = sum(entry.launch.kind == KERNEL and not entry.launch.in_graph for entry in pace.ledger.entries)
     # A graph cannot have the CPU wait: it saves what is left without the stops.
     stops = list(_stops(pace))
-    least, saving = (
-        pace.waits - launches * gap - sum(one.saving for one in stops) for gap in (_IN_GRAPH_MOST, _IN_GRAPH)
-    )
+    stopped = sum(one.saving for one in stops)
+    least, saving = (pace.waits - launches * gap - stopped for gap in (_IN_GRAPH_MOST, _IN_GRAPH))
     if launches > 1 and saving > 0 and not (pace.loop and len(pace.chains) > 1):  # else it is compiled
-        first = ", once its stops are gone" if stops else ""
         yield Suggestion(
             "capture" if pace.loop else "graph",
             f"Capture the step, whose {units.several(launches, 'launch', 'launches')} wait for the CPU, in a CUDA graph "
-            f"(torch.compile(mode='reduce-overhead') or torch.cuda.graph{first})",
+            f"(torch.compile(mode='reduce-overhead') or torch.cuda.graph{', once its stops are gone' if stops else ''})",
             max(least, 0.0),
             saving,
             pace.waits,
@@ -197,25 +195,15 @@ def _stops(pace: _Pace) -> Iterator[Suggestion]:
     by_place: dict[tuple[str, str], list[float]] = {}
     for stop in pace.step.stops:
         # The queue is empty once the call returns: the next launch is late by what the CPU needs to make it.
-        late = sum(
-            gap.cpu
-            for gap in pace.ledger.gaps
-            if stop.start <= gap.end and gap.start <= stop.end + 1e-5 and gap.end > stop.end
-        )
-        if late:
+        near = [gap for gap in pace.ledger.gaps if gap.end > stop.end and gap.start <= stop.end + 1e-5]
+        if late := sum(gap.cpu for gap in near if stop.start <= gap.end):
             what = stop.operator.removeprefix("aten::") or stop.name
             by_place.setdefault((what, stop.site or pattern(stop.module)), []).append(late)
     for (what, where), saved in by_place.items():
-        at = f" at {where}" if where else ""
         saving = min(sum(saved), pace.waits - len(pace.ledger.entries) * _IN_GRAPH, pace.ledger.step - pace.cpu)
-        yield Suggestion(
-            "stop",
-            f"Move {what}{at}, where the CPU and then the GPU waits, out of the step ({units.several(len(saved), 'time')})",
-            # The later waits may stay, or end too.
-            min(sum(saved) * pace.real, saving),
-            saving,
-            pace.waits,
-        )
+        text = f"Move {what}{_at(where)}, where the CPU and then the GPU waits, out of the step ({units.several(len(saved), 'time')})"
+        # The later waits may stay, or end too.
+        yield Suggestion("stop", text, min(sum(saved) * pace.real, saving), saving, pace.waits)
 
 
 def _fusions(pace: _Pace) -> Iterator[Suggestion]:
@@ -224,17 +212,18 @@ def _fusions(pace: _Pace) -> Iterator[Suggestion]:
     for chain in pace.chains:
         if chain.alone:
             groups.setdefault((chain.direction, chain.names), []).append(chain)
-    largest = sorted(groups.items(), key=lambda one: -sum(chain.saving for chain in one[1]))[:_FUSIONS]
+    largest = sorted(groups.items(), key=lambda one: -sum(chain.saves.saving for chain in one[1]))[:_FUSIONS]
     for (direction, names), found in largest:
-        place = pattern(chained.common([pattern(chain.module) for chain in found]))
-        where = found[0].site or place
+        where = found[0].site or pattern(chained.common([pattern(chain.module) for chain in found]))
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        text = (
+            f"Fuse {', '.join(names[:_NAMED])}{more} into one kernel{f' in {where}' if where else ''}{_pass(direction)}"
+        )
+        times = f", {len(found)} times" if len(found) > 1 else ""
         yield Suggestion(
             "fuse",
-            f"Fuse {_listed(names)} into one kernel{f' in {where}' if where else ''}{' (backward)' if direction == BACKWARD else ''}"
-            f"{f', {len(found)} times' if len(found) > 1 else ''}",
-            sum(chain.least for chain in found),
-            sum(chain.saving for chain in found),
-            sum(chain.most for chain in found),
+            text + times,
+            *chained.total(chain.saves for chain in found),
             fewer=sum(chain.fewer for chain in found),
         )
 
@@ -249,203 +238,148 @@ def _compile(pace: _Pace) -> Iterator[Suggestion]:
     # A list of modules is not called.
     place = common if "." in common and any(operator.module == common for operator in step.operators) else ""
     padded = list(_padding(pace))
-    least, saving, most = (
-        sum(getattr(one, of) for one in [*pace.chains, *padded]) for of in ("least", "saving", "most")
+    least, saving, most = chained.total(
+        [*(one.saves for one in pace.chains), *(Saves(one.least, one.saving, one.most) for one in padded)]
     )
-    fewer = sum(chain.fewer for chain in chains)
+    fewer, unsure = sum(chain.fewer for chain in chains), ""
     fuses = f"which fuses {len(chains)} chains of small kernels{' and pads products' if padded else ''}"
-    unsure = ""
-    convolutions = [entry for entry in ledger.entries if _CONVOLUTION.search(step.operator(entry.launch).name)]
-    turned = sum(entry.share for entry in convolutions if _CHANNELS_FIRST.search(entry.launch.name))
-    normed = sum(entry.share for entry in ledger.entries if _BATCH_NORM.search(step.operator(entry.launch).name))
-    if turned + normed >= _CONVOLVED * ledger.busy:
+    convolutions = [entry for entry, operator in pace.launches if _CONVOLUTION.search(operator.name)]
+    turned = sum(entry.share for entry in convolutions if _FIRST.search(entry.launch.name))
+    if (
+        turned + sum(entry.share for entry, of in pace.launches if _BATCH_NORM.search(of.name))
+        >= _CONVOLVED * ledger.busy
+    ):
+        unsure = ", and makes convolutions and their norms faster or slower"
         # At most, convolutions reach their roofs.
-        unsure, most = (
-            ", and makes convolutions and their norms faster or slower",
-            most + sum(entry.above for entry in convolutions),
-        )
+        most += sum(entry.above for entry in convolutions)
     # A module that reads a value of the GPU is left uncompiled around it.
     if read := next((stop for stop in step.stops if stop.module and _READ.search(stop.operator)), None):
         unsure = f", but for code around {read.operator.removeprefix('aten::')} at {read.site or pattern(read.module)}"
-    least = 0.0 if unsure else least
+    least, most = 0.0 if unsure else least, most + pace.waits
     text = f"Compile {place or 'the model'} (torch.compile), {fuses}{unsure}"
-    yield Suggestion("compile", text, least, saving, most + pace.waits, place, fewer)
+    yield Suggestion("compile", text, least, saving, most, place, fewer)
     left = 1 - fewer / len(ledger.entries)
     if pace.cpu * left > ledger.busy - saving and pace.loop and not read:
         # The optimizer is not part of the model's graphs.
-        ends = pace.waits - pace.real * sum(
-            gap.cpu + gap.launch
-            for gap in ledger.gaps
-            if gap.before is not None and step.operator(step.launches[gap.before]).direction == OPTIMIZER
-        )
-        captured = sum(step.operator(entry.launch).direction != OPTIMIZER for entry in ledger.entries) * left
+        own = {entry.place for entry, operator in pace.launches if operator.direction == OPTIMIZER}
+        ends = pace.waits - pace.real * sum(gap.cpu + gap.launch for gap in ledger.gaps if gap.before in own)
+        captured = (len(ledger.entries) - len(own)) * left
         text = f"Compile the model with CUDA graphs (torch.compile(mode='reduce-overhead')), {fuses} and ends waits for the CPU{unsure}"
         slow, quick = (max(ends - captured * gap, 0.0) for gap in (_IN_GRAPH_MOST, _IN_GRAPH))
-        yield Suggestion("graph", text, 0.0 if unsure else least + slow, saving + quick, most + pace.waits)
+        yield Suggestion("graph", text, 0.0 if unsure else least + slow, saving + quick, most)
 
 
 def _library(pace: _Pace) -> Iterator[Suggestion]:
     """Operators that a recorded kernel of the library does faster on this GPU, those of one kernel and pass together."""
     by_problem: dict[step_problems.Solved, list[Entry]] = {}
-    for entry in pace.ledger.entries:
-        operator = pace.step.operator(entry.launch)
+    for entry, operator in pace.launches:
         # The libraries' own products and attention are compared by tuning, not by a size nearby.
         solved = step_problems.solver(operator) if operator.name.startswith("aten::") and not operator.flops else None
         if solved and entry.launch.kind == KERNEL:
             by_problem.setdefault(solved, []).append(entry)
-    groups: dict[tuple[str, str], list[tuple[float, float, float, step_problems.Evidence]]] = {}
+    groups: dict[tuple[str, str], list[tuple[Saves, step_problems.Evidence]]] = {}
     for solved, entries in by_problem.items():
-        time = sum(entry.share for entry in entries)
-        if time < WORTH * pace.ledger.step / MOST:
-            continue
-        known = step_problems.evidence(solved, pace.device.name)
-        calls = sum(entry.launch.part for entry in entries)
+        time, calls = sum(entry.share for entry in entries), sum(entry.launch.part for entry in entries)
+        known = time >= WORTH * pace.ledger.step / MOST and step_problems.evidence(solved, pace.device.name)
         if known and time > known.seconds * calls:
             floors = sum(entry.least for entry in entries)
-            groups.setdefault((solved.kernel, solved.direction), []).append(
-                (max(time - known.most * calls, 0.0), time - known.seconds * calls, time - floors, known)
-            )
+            saves = Saves(max(time - known.most * calls, 0.0), time - known.seconds * calls, time - floors)
+            groups.setdefault((solved.kernel, solved.direction), []).append((saves, known))
     for (kernel, direction), found in groups.items():
-        known = found[0][3]
-        yield Suggestion(
-            "library",
-            f"Use Tilescope's {kernel}{' (backward)' if direction == BACKWARD else ''}, recorded at {known.workload} (run {known.run})",
-            sum(least for least, *_ in found),
-            sum(saving for _, saving, *_ in found),
-            sum(most for _, _, most, _ in found),
-            kernel,
-        )
+        at = f"recorded at {found[0][1].workload} (run {found[0][1].run})"
+        saved = chained.total(saves for saves, _ in found)
+        yield Suggestion("library", f"Use Tilescope's {kernel}{_pass(direction)}, {at}", *saved, kernel)
 
 
 def _optimizer(pace: _Pace) -> Iterator[Suggestion]:
-    entries = [entry for entry in pace.ledger.entries if pace.step.operator(entry.launch).direction == OPTIMIZER]
-    names = {pace.step.operator(entry.launch).outer for entry in entries}
-    if not entries or any("fused" in name for name in names):
+    own = [(entry, operator) for entry, operator in pace.launches if operator.direction == OPTIMIZER]
+    names = " ".join(operator.outer for _, operator in own)
+    if "fused" in names or not ("addcdiv" in names or "lerp" in names):
         return
-    time = sum(entry.share for entry in entries)
-    adam = any("addcdiv" in name or "lerp" in name for name in names)
-    if not adam:
-        return
+    time = sum(entry.share for entry, _ in own)
     # The square roots read and write one tensor of each parameter's size.
-    held = (
-        sum(
-            chained.needed(pace.step.operator(one.launch), one)
-            for one in entries
-            if pace.step.operator(one.launch).name == _SQUARE_ROOTS
-        )
-        / 2
-    )
+    roots = sum(chained.needed(operator, entry) for entry, operator in own if operator.name == "aten::_foreach_sqrt")
     hbm = roofs.roof(pace.device, "hbm")
-    floor = _FUSED_PASSES * held / hbm.value if held and hbm else time * _FUSED_PASSES / _ADAM_PASSES
+    floor = _FUSED_PASSES * roots / 2 / hbm.value if roots and hbm else time * _FUSED_PASSES / _ADAM_PASSES
     # Elements of 16 bits are more operations for the same bytes.
-    half = any(half in entries[0].launch.name for half in ("BFloat16", "Half"))
+    half = any(half in own[0][0].launch.name for half in ("BFloat16", "Half"))
     least, saving = (max(time - floor / share, 0.0) for share in (FAIR, FAIR if half else GOOD))
-    yield Suggestion(
-        "optimizer",
-        f"Give the optimizer fused=True ({units.several(len(entries), 'launch', 'launches')} pass over the parameters about "
-        f"{_ADAM_PASSES} times, a fused one {_FUSED_PASSES} times)",
-        least,
-        saving,
-        time - floor + pace.waits,
-        fewer=len(entries) - 1,
+    text = (
+        f"Give the optimizer fused=True ({units.several(len(own), 'launch', 'launches')} pass over the parameters about "
+        f"{_ADAM_PASSES} times, a fused one {_FUSED_PASSES} times)"
     )
+    yield Suggestion("optimizer", text, least, saving, time - floor + pace.waits, fewer=len(own) - 1)
 
 
 def _tf32(pace: _Pace) -> Iterator[Suggestion]:
     rate = roofs.roof(pace.device, "tf32")
-    found = [
-        (entry, operations)
-        for entry in pace.ledger.entries
-        if (operations := (pace.step.operator(entry.launch).flops or 0.0) * entry.launch.part)
-        and pace.step.operator(entry.launch).dtypes
-        and ledgers.pipe(pace.step.operator(entry.launch).dtypes, entry.launch.name) == "fp32"
-        and not entry.launch.counted.get("tensor_ops_tf32")
-    ]
-    if rate is None or not found:
-        return
-    time = sum(entry.share for entry, _ in found)
-    # A short product does not become shorter by a faster pipe.
-    quickest = good = fair = 0.0
-    for entry, operations in found:
-        moved = (pace.step.operator(entry.launch).bytes_needed or 0.0) * entry.launch.part
-        usual, fastest = chained.rates(pace.device, moved)
-        quickest += min(entry.share, max(operations / rate.value, moved / fastest))
-        good += min(entry.share, max(operations / rate.value / _GOOD_PRODUCT, moved / usual, _PRODUCT_LEAST))
-        fair += min(entry.share, max(operations / rate.value / FAIR, moved / usual / FAIR, _PRODUCT_LEAST))
-    yield Suggestion(
-        "dtype",
-        f"Let {units.several(len(found), 'fp32 product')} use TF32, not the CUDA cores (torch.set_float32_matmul_precision('high'))",
-        time - fair,
-        time - good,
-        time - quickest,
-    )
+    saves = list[Saves]()
+    for entry, operator in pace.launches if rate else ():
+        slow = operator.flops and operator.dtypes and ledgers.pipe(operator.dtypes, entry.launch.name) == "fp32"
+        if rate and slow and not entry.launch.counted.get("tensor_ops_tf32"):
+            seconds = (operator.flops or 0.0) * entry.launch.part / rate.value
+            moved = (operator.bytes_needed or 0.0) * entry.launch.part
+            usual, fastest = chained.rates(pace.device, moved)
+            # A short product does not become shorter by a faster pipe.
+            fair = max(seconds / FAIR, moved / usual / FAIR, _PRODUCT_LEAST)
+            good = max(seconds / _GOOD_PRODUCT, moved / usual, _PRODUCT_LEAST)
+            quickest = max(seconds, moved / fastest)
+            saves.append(Saves(*(max(entry.share - takes, 0.0) for takes in (fair, good, quickest))))
+    if saves:
+        products = units.several(len(saves), "fp32 product")
+        text = f"Let {products} use TF32, not the CUDA cores (torch.set_float32_matmul_precision('high'))"
+        yield Suggestion("dtype", text, *chained.total(saves))
 
 
 def _padding(pace: _Pace) -> Iterator[Suggestion]:
     """16-bit products whose inner sizes are no multiple of 8, against the rate of the step's other products."""
-    products = [
-        (entry, operator, operator.flops * entry.launch.part)
-        for entry in pace.ledger.entries
-        if (operator := pace.step.operator(entry.launch)).flops and _PRODUCT.search(operator.name)
-        and ledgers.pipe(operator.dtypes, "") in ("bf16", "fp16") and entry.share
-    ]  # fmt: skip
-    odd = [
-        one
-        for one in products
-        if any(shape[-1] % _ALIGNED or shape[-2] % _ALIGNED for shape in one[1].shapes if len(shape) > 1)
-    ]
-    rates = sorted(flops / entry.share for entry, operator, flops in products if (entry, operator, flops) not in odd)
+    even, odd = list[float](), list[tuple[Entry, Operator, float]]()
+    for entry, operator in pace.launches:
+        if (
+            operator.flops
+            and _PRODUCT.search(operator.name)
+            and ledgers.pipe(operator.dtypes, "") in ("bf16", "fp16")
+            and entry.share
+        ):
+            work = operator.flops * entry.launch.part
+            if any(shape[-1] % _ALIGNED or shape[-2] % _ALIGNED for shape in operator.shapes if len(shape) > 1):
+                odd.append((entry, operator, work))
+            else:
+                even.append(work / entry.share)
     rate = roofs.roof(pace.device, "bf16")
     if not odd or rate is None:
         return
-    usual = rates[len(rates) // 2] if rates else rate.value * FAIR
+    usual = sorted(even)[len(even) // 2] if even else rate.value * FAIR
     slow = min(usual, rate.value * FAIR)
-    by_shape: dict[tuple[tuple[int, ...], ...], list[tuple[float, float, float]]] = {}
-    for entry, operator, flops in odd:
-        saves = (max(entry.share - flops / slow, 0.0), entry.share - flops / usual, entry.share - entry.least)
+    by_shape: dict[tuple[tuple[int, ...], ...], list[Saves]] = {}
+    for entry, operator, work in odd:
+        saves = Saves(max(entry.share - work / slow, 0.0), entry.share - work / usual, entry.share - entry.least)
         by_shape.setdefault(operator.shapes, []).append(saves)
     for shapes, found in by_shape.items():
-        least, saving, most = (sum(saves) for saves in zip(*found, strict=True))
         sizes = " by ".join("×".join(map(str, shape)) for shape in shapes if len(shape) > 1)
-        if saving > 0:
-            yield Suggestion(
-                "padding",
-                f"Pad the product {sizes} to multiples of {_ALIGNED} ({units.several(len(found), 'time')})",
-                least,
-                saving,
-                most,
-            )
+        text = f"Pad the product {sizes} to multiples of {_ALIGNED} ({units.several(len(found), 'time')})"
+        if (saved := chained.total(found)).saving > 0:
+            yield Suggestion("padding", text, *saved)
 
 
 def _copies(pace: _Pace) -> Iterator[Suggestion]:
-    groups: dict[tuple[str, str], list[Entry]] = {}
-    for entry in pace.ledger.entries:
-        operator = pace.step.operator(entry.launch)
+    groups: dict[tuple[str, str], list[float]] = {}
+    for entry, operator in pace.launches:
         dtypes = {dtype for dtype, shape in zip(operator.dtypes, operator.shapes, strict=False) if shape}
+        copies = entry.launch.kind == KERNEL and operator.name == "aten::copy_" and _COPIES.search(operator.outer)
         # A change of the dtype is more than a copy; the optimizer's copies are the caller's own.
-        if (
-            entry.launch.kind == KERNEL
-            and operator.name == "aten::copy_"
-            and len(dtypes) == 1
-            and _COPIES.search(operator.outer)
-        ):
-            groups.setdefault(
-                (chained.operation(operator.outer), operator.site or pattern(operator.module)), []
-            ).append(entry)
-    for (what, where), entries in groups.items():
-        time = sum(entry.share for entry in entries)
-        at = f" at {where}" if where else ""
-        yield Suggestion(
-            "copy",
-            f"Avoid {what}{at}, which only copies ({units.several(len(entries), 'time')}): read the other layout, or write it at once",
-            # What reads the other layout may become as much slower.
-            0.0,
-            time,
-            time,
-        )
+        if copies and len(dtypes) == 1:
+            place = chained.operation(operator.outer), operator.site or pattern(operator.module)
+            groups.setdefault(place, []).append(entry.share)
+    for (what, where), times in groups.items():
+        text = f"Avoid {what}{_at(where)}, which only copies ({units.several(len(times), 'time')}): read the other layout, or write it at once"
+        # What reads the other layout may become as much slower.
+        yield Suggestion("copy", text, 0.0, sum(times), sum(times))
 
 
-def _listed(names: Sequence[str], most: int = 4) -> str:
-    shown = list(names[:most])
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(shown) + more
+def _at(where: str) -> str:
+    return f" at {where}" if where else ""
+
+
+def _pass(direction: str) -> str:
+    return " (backward)" if direction == BACKWARD else ""
