@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -113,13 +114,6 @@ def gate(
     obstacles = compare.obstacles(*sides)
     if apart := compare.devices(*sides):
         obstacles.insert(0, f"measured on different devices: {' and '.join(apart)}")
-    both = _Both(
-        baseline,
-        candidate,
-        limits,
-        obstacles,
-        baseline.run.settings.get("target") == candidate.run.settings.get("target"),
-    )
     known = {(failure.case, failure.collector) for failure in baseline.run.failures}
     failures = [failure for failure in candidate.run.failures if (failure.case, failure.collector) not in known]
     checks: list[Check] = []
@@ -130,7 +124,7 @@ def gate(
         failed = [failure for failure in failures if any(_concerns(failure, one) for one in keys)]
         checks += _presence(key, key in theirs, failed, allow_missing, absent)
         if key in theirs:
-            checks += both.checks(case, theirs[key], told=bool(failed))
+            checks += _Pair((baseline, candidate), (case, theirs[key]), limits, obstacles).checks(told=bool(failed))
     if all(check.verdict == ABSENT for check in checks):
         reasons = "; ".join(dict.fromkeys([*obstacles, *(check.said for check in checks)])) or "they share no quantity"
         raise CompareError(f"nothing of {baseline.run.id} and {candidate.run.id} can be compared: {reasons}")
@@ -177,156 +171,128 @@ def _presence(key: tuple[str, ...], there: bool, failed: list[Failure], allowed:
 
 
 @dataclass(frozen=True)
-class _Both:
-    """The two runs, and the obstacles to comparing them."""
+class _Pair:
+    """A case of the baseline's run and of the candidate's, and the obstacles to comparing their times."""
 
-    baseline: LoadedRun
-    candidate: LoadedRun
+    runs: tuple[LoadedRun, LoadedRun]
+    cases: tuple[CaseValues, CaseValues]
     limits: Limits
     obstacles: list[str]
-    same_target: bool
 
-    def checks(self, mine: CaseValues, other: CaseValues, *, told: bool) -> Iterator[Check]:
-        """Every check of a case that both runs have. Nothing is checked of a new fault (``faults``), and no time of an old one.
+    def check(self, what: str, verdict: Verdict, said: str, **more: Any) -> Check:
+        return Check(*(self.cases[0].key[name] for name in KEY), what=what, verdict=verdict, said=said, **more)
+
+    def checks(self, *, told: bool) -> Iterator[Check]:
+        """Every check of the case. Nothing is checked of a new fault (``faults``), and no time of an old one.
 
         ``told`` says that another check has the failure that makes the fault.
         """
-        key = tuple(mine.key[name] for name in KEY)
         before, after = (
-            faults.Faults(side.run.failures).of(case) for side, case in ((self.baseline, mine), (self.candidate, other))
+            faults.Faults(side.run.failures).of(case) for side, case in zip(self.runs, self.cases, strict=True)
         )
         if after and not before:
             if not told:
-                yield Check(*key, what="result", verdict=FAIL, said=after.title)
+                yield self.check("result", FAIL, after.title)
             return
         if before:
-            yield Check(*key, what="result", verdict=ABSENT, said=f"the baseline is wrong: {before.title}")
-        else:
-            yield from self._time(key, mine, other)
-        yield from self._bytes(key, mine, other)
+            yield self.check("result", ABSENT, f"the baseline is wrong: {before.title}")
+        elif self.limits.slowdown < math.inf:
+            yield from self._time(self.limits.slowdown)
+        if self.limits.bytes < math.inf:
+            yield from self._bytes(self.limits.bytes)
         for metric, limit in (
             ("registers", self.limits.registers), ("shared_memory", self.limits.shared_memory),
             ("spill_bytes", self.limits.spills), ("theoretical_occupancy", self.limits.occupancy),
         ):  # fmt: skip
             if limit < math.inf:
-                yield from self._resource(key, mine, other, metric, limit)
+                yield from self._resource(metric, limit)
 
-    def _time(self, key: tuple[str, ...], mine: CaseValues, other: CaseValues) -> Iterator[Check]:
-        limit = self.limits.slowdown
-        clocks = [clock for clock in _CLOCKS if mine.totals.get(clock)]
-        shared = next((clock for clock in clocks if other.totals.get(clock)), None)
-        if not clocks or limit == math.inf:
+    def _time(self, limit: float) -> Iterator[Check]:
+        clocks = [clock for clock in _CLOCKS if self.cases[0].totals.get(clock)]
+        shared = next((clock for clock in clocks if self.cases[1].totals.get(clock)), None)
+        if not clocks:
             return
         if shared is None or self.obstacles:
             said = self.obstacles[0] if self.obstacles else "the candidate has no time by a clock of the baseline"
-            yield Check(*key, what=clocks[0][0], verdict=ABSENT, said=said)
+            yield self.check(clocks[0][0], ABSENT, said)
             return
-        sides = ((self.baseline, mine), (self.candidate, other))
-        before, after = (compare.repetitions(case, shared, side) for side, case in sides)
+        before, after = (
+            compare.repetitions(case, shared, side) for side, case in zip(self.runs, self.cases, strict=True)
+        )
         medians = float(np.median(before)), float(np.median(after))
         if not medians[0] > 0:
-            yield Check(
-                *key, what=shared[0], verdict=ABSENT, said="the baseline's time is shorter than the clock's tick"
-            )
+            yield self.check(shared[0], ABSENT, "the baseline's time is shorter than the clock's tick")
             return
         # The growth of the time is the inverse of the speedup.
-        low, high = (
-            1 / end if end else math.inf for end in reversed(compare.interval(baseline=before, candidate=after))
-        )
+        ends = compare.interval(baseline=before, candidate=after)
+        low, high = (1 / end if end else math.inf for end in reversed(ends))
         verdict = PASS if high <= 1 + limit else FAIL if low > 1 + limit else UNDECIDED
         said = f"{_grown(medians[1] / medians[0] - 1)}, at most {_share(limit)} allowed"
         if math.isfinite(high):
             said = f"{_grown(low - 1)} to {_grown(high - 1)} by a median of {said}"
         if verdict == UNDECIDED:
             said = f"not decided: {'too noisy' if math.isfinite(high) else 'one repetition shows no noise'}: {said}"
-        elif verdict == FAIL and (clock := _slower_clock(mine, other, low, limit)):
+        elif verdict == FAIL and (clock := _slower_clock(*self.cases, low, limit)):
             verdict, said = UNDECIDED, f"not decided: {clock}: {said}"
-        verdict, said = self._believed(mine, other, verdict, said)
-        yield Check(
-            *key, what=shared[0], verdict=verdict, said=said, baseline=medians[0], candidate=medians[1],
-            change=medians[1] / medians[0] - 1, low=low - 1, high=high - 1, limit=limit, source=shared[1],
+        # An impossible measurement decides.
+        for place, whose, then in ((1, "candidate", FAIL), (0, "baseline", UNDECIDED)):
+            run, case = self.runs[place].run, self.cases[place]
+            if wrong := impossible.reasons(case, run.device, roofs.pipe_of(case, run.kernels)):
+                verdict, said = then, f"the {whose}'s measurement is impossible: {wrong[0].said}"
+                break
+        yield self.check(
+            shared[0], verdict, said, baseline=medians[0], candidate=medians[1], change=medians[1] / medians[0] - 1,
+            low=low - 1, high=high - 1, limit=limit, source=shared[1],
         )  # fmt: skip
 
-    def _believed(self, mine: CaseValues, other: CaseValues, verdict: Verdict, said: str) -> tuple[Verdict, str]:
-        """The verdict, or FAIL where the candidate's measurement is impossible, or UNDECIDED where the baseline's is."""
-        for side, case, then in ((self.candidate, other, FAIL), (self.baseline, mine, UNDECIDED)):
-            wrong = impossible.reasons(case, side.run.device, roofs.pipe_of(case, side.run.kernels))
-            if wrong:
-                whose = "candidate" if then == FAIL else "baseline"
-                return then, f"the {whose}'s measurement is impossible: {wrong[0].said}"
-        return verdict, said
-
-    def _bytes(self, key: tuple[str, ...], mine: CaseValues, other: CaseValues) -> Iterator[Check]:
-        limit = self.limits.bytes
-        for source in traffic.BYTES if limit < math.inf else ():
-            sides = ((self.baseline, mine), (self.candidate, other))
-            before, after = (_bytes_of_repetition(case, source, side) for side, case in sides)
-            if before and after:
-                yield self._grows(key, "bytes", (before, after), limit, source=source)
-                return
-        if limit < math.inf and any(traffic.moved(mine, source) for source in traffic.BYTES):
-            yield Check(
-                *key, what="bytes", verdict=ABSENT, said="the candidate has no bytes by a source of the baseline"
+    def _bytes(self, limit: float) -> Iterator[Check]:
+        for source in traffic.BYTES:
+            before, after = (
+                _bytes_of_repetition(case, source, side) for side, case in zip(self.runs, self.cases, strict=True)
             )
-
-    def _resource(
-        self, key: tuple[str, ...], mine: CaseValues, other: CaseValues, metric: str, limit: float
-    ) -> Iterator[Check]:
-        """The check of the launch that lost most. Launches are paired by function and by their place among its launches."""
-        for source in _SOURCES:
-            before, after = (_of_launches(case, metric, source) for case in (mine, other))
             if before and after:
-                break
-        else:
-            if any(_of_launches(mine, metric, source) for source in _SOURCES):
-                yield Check(
-                    *key, what=metric, verdict=ABSENT, said="the candidate has no value from a source of the baseline"
-                )
-            return
-        if source == "compiler" and not self.same_target:
-            yield Check(*key, what=metric, verdict=ABSENT, said="compiled for different targets")
-            return
-        loses = -1 if metric == "theoretical_occupancy" else 1
-        pairs = [(before[place], after[place], place[0]) for place in before] if before.keys() == after.keys() else []
-        if not pairs:
-            worst = min if loses < 0 else max
-            pairs = [(worst(before.values()), worst(after.values()), "")]
-        found = [
-            self._grows(key, metric, (one, two), limit, source=source, function=function)
-            for one, two, function in pairs
-        ]
-        yield max(found, key=lambda check: (check.change or 0.0, abs(check.baseline or 0.0)))
+                yield self._grows("bytes", (before, after), limit, source)
+                return
+        if any(traffic.moved(self.cases[0], source) for source in traffic.BYTES):
+            yield self.check("bytes", ABSENT, "the candidate has no bytes by a source of the baseline")
 
-    def _grows(
-        self,
-        key: tuple[str, ...],
-        what: str,
-        values: tuple[float, float],
-        limit: float,
-        *,
-        source: str,
-        function: str = "",
-    ) -> Check:
+    def _resource(self, metric: str, limit: float) -> Iterator[Check]:
+        """The check of the launch that lost most. Launches are paired by function and by their place among its launches."""
+        known = {source: [_of_launches(case, metric, source) for case in self.cases] for source in _SOURCES}
+        source = next((source for source, sides in known.items() if all(sides)), "")
+        targets = {side.run.settings.get("target") for side in self.runs}
+        if not source:
+            if any(before for before, _ in known.values()):
+                yield self.check(metric, ABSENT, "the candidate has no value from a source of the baseline")
+        elif source == "compiler" and len(targets) > 1:
+            yield self.check(metric, ABSENT, "compiled for different targets")
+        else:
+            before, after = known[source]
+            worst = min if metric == "theoretical_occupancy" else max
+            pairs = [(worst(before.values()), worst(after.values()), "")]
+            if before.keys() == after.keys():
+                pairs = [(before[place], after[place], place[0]) for place in before]
+            found = [self._grows(metric, (one, two), limit, source, function) for one, two, function in pairs]
+            yield max(found, key=lambda check: (check.change or 0.0, abs(check.baseline or 0.0)))
+
+    def _grows(self, what: str, values: tuple[float, float], limit: float, source: str, function: str = "") -> Check:
         """The check of a quantity without noise; ``values`` are the baseline's and the candidate's."""
         before, after = values
-        unit = METRICS[what].unit if what in METRICS else "byte"
         if what == "theoretical_occupancy":
             change = before - after
             said = f"{change * -100:+.1f} points, at most {limit * 100:.3g} may be lost"
         elif what == "spill_bytes":
             change, said = after - before, f"{after - before:+,.0f} B a thread, at most {limit:+,.0f} B allowed"
+        elif before:
+            change = after / before - 1
+            said = f"{_grown(change)}, at most {_share(limit)} allowed"
         else:
-            change = after / before - 1 if before else math.inf if after else 0.0
-            said = (
-                f"{_grown(change)}, at most {_share(limit)} allowed"
-                if before
-                else f"0 before, {units.text(after, unit)} now"
-            )
+            unit = METRICS[what].unit if what in METRICS else "byte"
+            change, said = math.inf if after else 0.0, f"0 before, {units.text(after, unit)} now"
         # Allows for rounding.
-        verdict = FAIL if change > limit + 1e-9 else PASS
-        return Check(
-            *key, what=what, verdict=verdict, said="unchanged" if not change else said, baseline=before, candidate=after, change=change,
-            limit=limit, source=source, function=function,
+        return self.check(
+            what, FAIL if change > limit + 1e-9 else PASS, said if change else "unchanged", baseline=before, candidate=after,
+            change=change, limit=limit, source=source, function=function,
         )  # fmt: skip
 
 
