@@ -13,6 +13,25 @@ SHARE = 0.25
 #: With products in flight for this share of the time, waits of single warps cost little.
 _BUSY = 0.75
 _NO_BARRIER = "Take barriers out of the loop: tl's own operations need no tl.debug_barrier, and Triton does not pipeline a loop that has one."
+#: Losses by their metrics: the rule, a title with the share, and a remedy.
+_LOSSES = {
+    "lane_epilogue_share": (
+        "epilogue-alone",
+        "The epilogue is not overlapped: {} of a program comes after its last product, and no other program runs on its SM",
+        "Store whole rows, so that neighbouring threads write neighbouring elements; let two programs fit on an SM, or make programs "
+        "persistent with their stores under the next tile's products.",
+    ),
+    "lane_barrier_share": ("block-barriers", "Warps spend {} of their time at barriers of the block", _NO_BARRIER),
+    "lane_conversion_share": (
+        "layout-conversions", "Warps spend {} of their time in layout conversions",
+        "Convert less: load and store in the order in which the values are computed with, and move tl.trans and reshapes out of the loop.",
+    ),
+    "lane_tail_share": (
+        "long-tail", "The launch ends unevenly: the SMs idle {} of it after their last program, while others still run",
+        "Start the longest programs first; give every SM the same number of programs (a tile size that fills whole waves), or make "
+        "programs persistent.",
+    ),
+}  # fmt: skip
 #: The least ratio between the busiest group of warps and the mean.
 _UNEVEN = 1.2
 
@@ -25,8 +44,17 @@ def waits(subject: Subject) -> Iterator[Finding]:
     if not subject.measured or subject.saturation >= bound.AT_ROOF:
         return
     for launch in subject.launches:
-        for rule in (_tiles, _epilogue, _groups, _barriers, _conversions, _tail):
-            yield from rule(subject, launch)
+        yield from _tiles(subject, launch)
+        if (uneven := _value(launch, "lane_imbalance")) >= _UNEVEN:
+            title = f"Warps are unbalanced: the busiest group of warps computes {uneven:.1f}× as long as the mean of the groups"
+            remedy = "Give each group of warps the same part of a tile."
+            yield _found(subject, launch, "uneven-warps", title, remedy, 1 - 1 / uneven, "lane_imbalance")
+        for metric, (rule, title, remedy) in _LOSSES.items():
+            share, resident = _value(launch, metric), _value(launch, "lane_programs_per_sm")
+            # Another program on the multiprocessor hides an epilogue.
+            if share >= SHARE and (resident == 1 or metric != "lane_epilogue_share"):
+                alone = ["lane_programs_per_sm"] if metric == "lane_epilogue_share" else []
+                yield _found(subject, launch, rule, title.format(f"{share * 100:.0f} %"), remedy, share, metric, *alone)
 
 
 def _value(launch: LaunchValues, name: str) -> float:
@@ -73,62 +101,3 @@ def _tiles(subject: Subject, launch: LaunchValues) -> Iterator[Finding]:
         "is full.",
         share, *metrics,
     )  # fmt: skip
-
-
-def _epilogue(subject: Subject, launch: LaunchValues) -> Iterator[Finding]:
-    """A program ends long after its last product, with no other program on its SM meanwhile."""
-    share, resident = _value(launch, "lane_epilogue_share"), _value(launch, "lane_programs_per_sm")
-    if share >= SHARE and resident == 1:
-        yield _found(
-            subject, launch, "epilogue-alone",
-            f"The epilogue is not overlapped: {share * 100:.0f} % of a program comes after its last product, and no other program "
-            "runs on its SM",
-            "Store whole rows, so that neighbouring threads write neighbouring elements; let two programs fit on an SM, or make "
-            "programs persistent with their stores under the next tile's products.",
-            share, "lane_epilogue_share", "lane_programs_per_sm",
-        )  # fmt: skip
-
-
-def _groups(subject: Subject, launch: LaunchValues) -> Iterator[Finding]:
-    """One group of warps has more to compute than the others."""
-    uneven = _value(launch, "lane_imbalance")
-    if uneven >= _UNEVEN:
-        yield _found(
-            subject, launch, "uneven-warps",
-            f"Warps are unbalanced: the busiest group of warps computes {uneven:.1f}× as long as the mean of the groups",
-            "Give each group of warps the same part of a tile.",
-            1 - 1 / uneven, "lane_imbalance",
-        )  # fmt: skip
-
-
-def _barriers(subject: Subject, launch: LaunchValues) -> Iterator[Finding]:
-    share = _value(launch, "lane_barrier_share")
-    if share >= SHARE:
-        yield _found(
-            subject, launch, "block-barriers", f"Warps spend {share * 100:.0f} % of their time at barriers of the block",
-            _NO_BARRIER,
-            share, "lane_barrier_share",
-        )  # fmt: skip
-
-
-def _conversions(subject: Subject, launch: LaunchValues) -> Iterator[Finding]:
-    share = _value(launch, "lane_conversion_share")
-    if share >= SHARE:
-        yield _found(
-            subject, launch, "layout-conversions", f"Warps spend {share * 100:.0f} % of their time in layout conversions",
-            "Convert less: load and store in the order in which the values are computed with, and move tl.trans and reshapes out of "
-            "the loop.",
-            share, "lane_conversion_share",
-        )  # fmt: skip
-
-
-def _tail(subject: Subject, launch: LaunchValues) -> Iterator[Finding]:
-    share = _value(launch, "lane_tail_share")
-    if share >= SHARE:
-        yield _found(
-            subject, launch, "long-tail",
-            f"The launch ends unevenly: the SMs idle {share * 100:.0f} % of it after their last program, while others still run",
-            "Start the longest programs first; give every SM the same number of programs (a tile size that fills whole waves), or make "
-            "programs persistent.",
-            share, "lane_tail_share",
-        )  # fmt: skip
