@@ -84,7 +84,7 @@ def stalls(case: CaseValues, launch: int) -> pd.DataFrame:
     ]
     found = pd.DataFrame(rows, columns=["reason", "name", "cycles"]).astype({"cycles": "float64"})
     found["share"] = found["cycles"] / found["cycles"].sum()
-    found["meaning"] = [bound.WAITS.get(reason, "") for reason in found["reason"]]
+    found["meaning"] = [bound.WAITS.get(reason, ("", ""))[0] for reason in found["reason"]]
     return found.sort_values("cycles", ascending=False, kind="stable").reset_index(drop=True)
 
 

@@ -23,25 +23,31 @@ _SHORT = 5e-6
 _EXTRA_BYTES = 1.1
 #: The same ratio, below which bytes are missing: the last to be written are in L2 still when the launch ends.
 _ALL_BYTES = 0.995
-#: The states of a warp in which it waits, and what it waits for.
-WAITS = {
-    "long_scoreboard": "data from L2 or HBM",
-    "short_scoreboard": "shared memory or special functions",
-    "barrier": "the other warps of their block",
-    "lg_throttle": "the queue of global loads and stores",
-    "mio_throttle": "the queue of shared-memory instructions",
-    "math_pipe_throttle": "busy arithmetic pipes",
-    "gmma": "the tensor cores",
-    "wait": "the fixed latency of instructions",
-    "not_selected": "their turn, as another warp was issued",
-    "drain": "stores to leave at the end",
-    "membar": "memory fences",
-    "no_instruction": "instructions to fetch",
-    "imc_miss": "constants to fetch",
-    "tex_throttle": "the texture queue",
-    "branch_resolving": "branches",
-    "sleeping": "a sleep of their own",
-}
+#: The states of a warp in which it waits: what it waits for, and a remedy where there is one.
+WAITS: dict[str, tuple[str, str]] = {
+    "long_scoreboard": ("data from L2 or HBM", "Have more loads in flight: more num_stages in a loop that loads, more warps (num_warps, or a "
+        "smaller BLOCK that lets more blocks fit), or all loads of an iteration before the first use."),
+    "short_scoreboard": ("shared memory or special functions", "Exchange less between threads: fewer tl.trans, tl.sum across warps and layout "
+        "changes, and cheaper functions (tl.exp2 for tl.exp, with log2(e) folded into a factor)."),
+    "barrier": ("the other warps of their block", "Make the block smaller: fewer num_warps, so that a reduction stays in one warp, or combine "
+        "several reductions into one."),
+    "lg_throttle": ("the queue of global loads and stores", "Issue fewer and wider loads: 16 bytes a thread, and none of what is loaded already."),
+    "mio_throttle": ("the queue of shared-memory instructions", "Issue fewer shared-memory instructions: larger tiles, wider accesses, fewer "
+        "reductions."),
+    "math_pipe_throttle": ("busy arithmetic pipes", "Do less arithmetic: hoist what does not change out of the loop, and use tl.dot for products."),
+    "gmma": ("the tensor cores", "Larger tiles, or more num_stages, keep the tensor cores fed."),
+    "wait": ("the fixed latency of instructions", "Give each thread more independent work: a larger BLOCK a warp, or an unrolled loop "
+        "(tl.static_range)."),
+    "not_selected": ("their turn, as another warp was issued", "Instruction issue is the limit, and more warps do not help: execute fewer "
+        "instructions a byte (wider accesses, what does not change hoisted out of the loop, a cheaper formula)."),
+    "drain": ("stores to leave at the end", "Store less at the end of a program, or make fewer, longer programs."),
+    "membar": ("memory fences", "Use fewer atomics and fences: relaxed ones (sem='relaxed'), or partial sums."),
+    "no_instruction": ("instructions to fetch", "Make the code shorter: unroll less (tl.range for tl.static_range), smaller tiles."),
+    "imc_miss": ("constants to fetch", "Very short programs wait for their arguments: more work a program."),
+    "tex_throttle": ("the texture queue", ""),
+    "branch_resolving": ("branches", "Replace branches by masks (tl.where), or decide with tl.constexpr."),
+    "sleeping": ("a sleep of their own", "Spin less: a lock or a flag makes warps wait for another program."),
+}  # fmt: skip
 
 
 def bound(row: Mapping[str, Any]) -> str:
@@ -223,7 +229,7 @@ def _longest_stall(case: CaseValues) -> str | None:
     launch = case.main_launch(source)
     found = {n: k.value for n in WAITS if n != "not_selected" and (k := case.at(f"stall_{n}", launch, source))}
     longest = max(found, key=lambda name: found[name], default=None)
-    return WAITS[longest] if longest and found[longest] > 0 else None
+    return WAITS[longest][0] if longest and found[longest] > 0 else None
 
 
 def _or_zero(value: float) -> float:

@@ -16,36 +16,6 @@ from tilescope.table.sources import COUNTERS
 
 #: The least share of a warp's cycles of a reason that makes a finding.
 SHARE = 0.25
-#: Remedies by what a warp waits for (``bound.WAITS``).
-_REMEDIES = {
-    "long_scoreboard": (
-        "Have more loads in flight: more num_stages in a loop that loads, more warps (num_warps, or a smaller BLOCK "
-        "that lets more blocks fit), or all loads of an iteration before the first use."
-    ),
-    "short_scoreboard": (
-        "Exchange less between threads: fewer tl.trans, tl.sum across warps and layout changes, and cheaper functions "
-        "(tl.exp2 for tl.exp, with log2(e) folded into a factor)."
-    ),
-    "barrier": (
-        "Make the block smaller: fewer num_warps, so that a reduction stays in one warp, or combine several reductions "
-        "into one."
-    ),
-    "lg_throttle": "Issue fewer and wider loads: 16 bytes a thread, and none of what is loaded already.",
-    "mio_throttle": "Issue fewer shared-memory instructions: larger tiles, wider accesses, fewer reductions.",
-    "math_pipe_throttle": "Do less arithmetic: hoist what does not change out of the loop, and use tl.dot for products.",
-    "gmma": "Larger tiles, or more num_stages, keep the tensor cores fed.",
-    "wait": "Give each thread more independent work: a larger BLOCK a warp, or an unrolled loop (tl.static_range).",
-    "not_selected": (
-        "Instruction issue is the limit, and more warps do not help: execute fewer instructions a byte (wider "
-        "accesses, what does not change hoisted out of the loop, a cheaper formula)."
-    ),
-    "drain": "Store less at the end of a program, or make fewer, longer programs.",
-    "membar": "Use fewer atomics and fences: relaxed ones (sem='relaxed'), or partial sums.",
-    "no_instruction": "Make the code shorter: unroll less (tl.range for tl.static_range), smaller tiles.",
-    "imc_miss": "Very short programs wait for their arguments: more work a program.",
-    "branch_resolving": "Replace branches by masks (tl.where), or decide with tl.constexpr.",
-    "sleeping": "Spin less: a lock or a flag makes warps wait for another program.",
-}  # fmt: skip
 #: Stalls that bank conflicts cause, and the least ratio of the conflicts' share of the cycles to the stall's for that.
 _SHARED_MEMORY, _CAUSED = ("short_scoreboard", "mio_throttle"), 0.5
 #: The remedy for barriers on tensor cores: all warps of a block compute tl.dot's tiles together, so fewer of them do not help.
@@ -73,12 +43,15 @@ def shares(launch: LaunchValues) -> dict[str, float]:
     """The share of each reason in a warp's cycles, the largest first; empty where none were counted."""
     found = {reason: value.value for reason in _REASONS if (value := launch.get(f"stall_{reason}", *COUNTERS))}
     cycles = sum(found.values())
-    known = sorted(_REMEDIES.keys() & found.keys(), key=lambda reason: (-found[reason], reason))
+    known = sorted(
+        {reason for reason, (_, remedy) in bound.WAITS.items() if remedy} & found.keys(),
+        key=lambda reason: (-found[reason], reason),
+    )
     return {reason: found[reason] / cycles for reason in known} if cycles else {}
 
 
 def _stalled(subject: Subject, launch: LaunchValues, reason: str, share: float) -> Finding:
-    remedy = _REMEDIES[reason]
+    what, remedy = bound.WAITS[reason]
     if reason == "barrier" and launch.uses_tensor_cores:
         remedy = _PRODUCTS
     # Warps that were ready but not selected do not make a launch longer.
@@ -90,7 +63,7 @@ def _stalled(subject: Subject, launch: LaunchValues, reason: str, share: float) 
         bound_of = min(bound_of, of_cause, key=lambda one: one.ratio)
     return subject.finding(
         "longest-stall",
-        f"Warps stall {share * 100:.0f} % of their cycles on {stall_name(reason)}: {bound.WAITS[reason]}",
+        f"Warps stall {share * 100:.0f} % of their cycles on {stall_name(reason)}: {what}",
         remedy,
         [launch.get(f"stall_{reason}", *COUNTERS), launch.get("achieved_occupancy", *COUNTERS)],
         bound_of,
