@@ -58,9 +58,9 @@ def bound(row: Mapping[str, Any]) -> str:
     """
     if not row["measured"] or not row["bound"]:
         return str(row["bound"])
-    if max(memory_use(row), _or_zero(row["performance_fraction"])) < _SATURATED:
+    if max(memory_use(row), or_zero(row["performance_fraction"])) < _SATURATED:
         return "latency"
-    return "compute" if _or_zero(row["performance_fraction"]) > memory_use(row) else "memory"
+    return "compute" if or_zero(row["performance_fraction"]) > memory_use(row) else "memory"
 
 
 def launch_bound(row: Mapping[str, Any]) -> bool:
@@ -70,9 +70,9 @@ def launch_bound(row: Mapping[str, Any]) -> bool:
 
 def memory_use(row: Mapping[str, Any]) -> float:
     """The share of the HBM roof in use, by the counted bytes where there are any."""
-    needed = _or_zero(row["bandwidth_fraction"])
+    needed = or_zero(row["bandwidth_fraction"])
     counted = row["bytes_source"] in COUNTERS and not row["bytes_cold"]
-    moved = needed * _or_zero(row["bytes_ratio"]) if counted else 0.0
+    moved = needed * or_zero(row["bytes_ratio"]) if counted else 0.0
     return max(needed, moved)
 
 
@@ -232,7 +232,7 @@ def _longest_stall(case: CaseValues) -> str | None:
     return WAITS[longest][0] if longest and found[longest] > 0 else None
 
 
-def _or_zero(value: float) -> float:
+def or_zero(value: float) -> float:
     return 0.0 if math.isnan(value) else value
 
 

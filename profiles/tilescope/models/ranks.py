@@ -115,21 +115,12 @@ def table(skew: Skew) -> str:
         first = meeting.calls[0]
         groups.setdefault((first.name, first.group, first.elements), []).append(meeting)
     ordered = sorted(groups.items(), key=lambda one: -sum(sum(meeting.waits) for meeting in one[1]))
-    headings = [
-        "collective",
-        "group",
-        "elements",
-        "calls",
-        "skew",
-        "last",
-        *(f"rank {rank.number} waits" for rank in skew.ranks),
-    ]
+    waited = [f"rank {rank.number} waits" for rank in skew.ranks]
+    headings = ["collective", "group", "elements", "calls", "skew", "last", *waited]
     rows = []
     for (name, group, elements), found in ordered[:_ROWS]:
         last, times = Counter(meeting.last for meeting in found).most_common(1)[0]
-        waits = [
-            units.text(sum(meeting.waits[place] for meeting in found), "second") for place in range(len(skew.ranks))
-        ]
+        waits = [units.text(sum(of), "second") for of in zip(*(meeting.waits for meeting in found), strict=True)]
         size = "" if elements is None else units.text(elements, "count")
         mean = units.text(statistics.mean(meeting.skew for meeting in found), "second")
         by = f"rank {skew.ranks[last].number} ({times} of {len(found)})"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -98,8 +98,7 @@ def _points(
     needed = case.needed_bytes()
     declared = case.total("algorithm_flops", "model")
     if needed and declared:
-        key = PointKey(None, "algorithm", "hbm")
-        yield _point(case, known, key, pipe, flops=declared, moved=needed, time=whole)
+        yield _point(case, known, "algorithm", "hbm", pipe, flops=declared, moved=needed, time=whole)
 
     for kind, interpreted in (("requested", _requested), ("sampled", _sampled)):
         every, _ = interpreted(case, None)
@@ -109,8 +108,7 @@ def _points(
             at = whole if launch is None else case.launch_time(launch, "interpreter")
             if flops and moved:
                 for level in ("hbm", "l1"):
-                    key = PointKey(launch, kind, level)
-                    yield _point(case, known, key, pipe, flops=flops, executed=executed, moved=moved, time=at)
+                    yield _point(case, known, kind, level, pipe, launch=launch, flops=flops, executed=executed, moved=moved, time=at)  # fmt: skip
 
     together, counter = work(case, None, known), case.counted_by
     for launch in (None, *case.launches(counter)):
@@ -124,8 +122,7 @@ def _points(
         for level in MOVED:
             moved = moved_bytes(case, level, launch)
             if moved and flops:
-                key = PointKey(launch, "moved", level)
-                yield _point(case, known, key, busy, flops=flops, executed=executed, moved=moved, time=at)
+                yield _point(case, known, "moved", level, busy, launch=launch, flops=flops, executed=executed, moved=moved, time=at)  # fmt: skip
 
 
 def _requested(case: CaseValues, launch: int | None) -> tuple[Known | None, Known | None]:
@@ -208,26 +205,19 @@ def _highest(known: Roofs, level: str) -> float:
     return max((ceiling.value for name in names if (ceiling := known(name))), default=math.nan)
 
 
-class PointKey(NamedTuple):
-    """The identity of a point: its launch (None: the case), its kind, and its memory level."""
-
-    launch: int | None
-    kind: str
-    level: str
-
-
 def _point(
     case: CaseValues,
     known: Roofs,
-    key: PointKey,
+    kind: str,
+    level: str,
     pipe: str,
     *,
+    launch: int | None = None,
     flops: Known,
     moved: Known,
     time: Known | None,
     executed: Known | None = None,
 ) -> dict[str, Any]:
-    launch, kind, level = key
     memory, compute = known(level), known(pipe)
     origins = dict.fromkeys(c.origin for c in (memory, compute) if c)
     functions = case.functions.get(moved.source, {})

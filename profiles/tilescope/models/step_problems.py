@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from tilescope.collectors.foreign_files.operator_costs import PIPES
 from tilescope.files import bounded_reading, json_shape
 from tilescope.models import summary
 from tilescope.models.ledger import Entry, Ledger
@@ -17,14 +18,7 @@ from tilescope.runs import recordings, store
 from tilescope.table.case import Case
 from tilescope.table.step import BACKWARD, FORWARD, KERNEL, Operator, Step
 
-_DTYPES = {
-    "c10::bfloat16": "bf16",
-    "c10::half": "fp16",
-    "float": "fp32",
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "float32": "fp32",
-}
+_DTYPES = {name: dtype for name, dtype in PIPES.items() if dtype in ("bf16", "fp16", "fp32")}
 #: Operators of rows, by the library's kernel that does the same, and the place of the input that has the rows.
 _ROWS = {
     "native_layer_norm": ("layer_norm", 0), "native_layer_norm_backward": ("layer_norm", 1),

@@ -13,16 +13,7 @@ from tilescope.table.step import Step, Tried
 
 #: Characters of the bar, and the letter of each part.
 _WIDTH = 60
-_MARKS = {
-    "floor": "█",
-    "above": "▓",
-    "unknown": "?",
-    "copies": "c",
-    "communication": "n",
-    "gaps": "·",
-    "cpu": "-",
-    "idle": " ",
-}
+_MARKS = dict(zip(PARTS, "█▓?cn·- ", strict=True))
 #: A step's energy and what it is counted at, each with its unit and the word before it.
 _POWER = {"energy": ("joule", ""), "power": ("watt", ""), "sm_clock": ("hertz", ""), "power_limit": ("watt", "limit ")}
 #: Rows of the table, and kernels that are slower beside collectives.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from tilescope.hardware import roofs
@@ -212,12 +211,8 @@ def conflicts(subject: Subject, launch: LaunchValues) -> float:
     if not found or (free and wavefronts and found.value <= NOISE * wavefronts.value):
         return 0.0
     time, clock = launch.get("gpu_time"), launch.get("sm_clock")
-    cycles = (time.value if time else _or_zero(subject.row["least_time"])) * (clock.value if clock else _CLOCK)
+    cycles = (time.value if time else bound.or_zero(subject.row["least_time"])) * (clock.value if clock else _CLOCK)
     if not time and wavefronts:
         cycles = max(cycles, wavefronts.value / subject.device.multiprocessors)
     share = found.value / subject.device.multiprocessors / cycles if cycles else 0.0
     return share if _SHARE <= share < 1 else 0.0
-
-
-def _or_zero(value: float) -> float:
-    return 0.0 if math.isnan(value) else value
