@@ -40,6 +40,10 @@ _LESS = 0.75
 _MORE, _LONGER = 2.0, 3e-6
 #: Chips may run a little above the datasheet's clock. A rate above the datasheet's by more has a wrong cost or time.
 _ABOVE_SHEET = 1.05
+_MISSING = (
+    "Part of the {}, the cost declares too much, or launches are missing among those "
+    "counted: compare the result with the reference ('tilescope check') and list the launches."
+)
 #: The clocks of a call and their sources, all with a cold L2.
 _TIMES = (*(("gpu_time", source) for source in GPU_TIME_SOURCES), ("graph_time", "events"), ("interval", "events"))
 
@@ -62,7 +66,7 @@ def reasons(case: CaseValues, device: Device, pipe: str) -> list[Impossible]:
     ``pipe`` is the one that bounds its arithmetic (``roofs.pipe_of``).
     """
     found: dict[str, Impossible] = {}
-    for rule in (
+    rules = (
         _counted_rate,
         _overlaps,
         _bytes_in_time,
@@ -71,7 +75,8 @@ def reasons(case: CaseValues, device: Device, pipe: str) -> list[Impossible]:
         _writes,
         _call_shorter,
         _counter_apart,
-    ):
+    )
+    for rule in rules:
         for reason in rule(case, device, pipe):
             found.setdefault(reason.rule, reason)
     return list(found.values())
@@ -103,24 +108,20 @@ def _bytes_in_time(case: CaseValues, device: Device, pipe: str) -> Iterator[Impo
         if cold <= most:
             continue
         rate = units.text((least if least > most else cold) / time.value, roof.unit)
-        proof = _proof(case, clock, time, ("roof_hbm", Known(roof.value, roof.origin)))
         said = f"{rate} from HBM by {_clock(clock, time)}, which gives {units.text(roof.value, roof.unit)} at most"
-        if least > most:
-            yield Impossible(
-                ROOF,
-                f"{said}, whatever L2 holds",
-                "The work was not done, not waited for, or is not what the cost declares: compare the result with the "
-                "reference ('tilescope check'), synchronize before the clock is read, and check the cost's bytes.",
-                proof,
-            )
-        else:
-            yield Impossible(
-                CACHED,
-                f"{said}, with a cold L2: inputs were in a cache",
-                "Empty L2 before each call and take several sets of inputs in turn, as events and torch_profiler do; "
-                "or the cost declares more bytes than the algorithm must read.",
-                proof,
-            )
+        rule, why, remedy = (
+            ROOF, "whatever L2 holds",
+            "The work was not done, not waited for, or is not what the cost declares: compare the result with the "
+            "reference ('tilescope check'), synchronize before the clock is read, and check the cost's bytes.",
+        ) if least > most else (
+            CACHED, "with a cold L2: inputs were in a cache",
+            "Empty L2 before each call and take several sets of inputs in turn, as events and torch_profiler do; "
+            "or the cost declares more bytes than the algorithm must read.",
+        )  # fmt: skip
+        needed = (("algorithm_bytes_read", read), ("algorithm_bytes_written", written))
+        yield Impossible(
+            rule, f"{said}, {why}", remedy, ((clock, time), *needed, ("roof_hbm", Known(roof.value, roof.origin)))
+        )
 
 
 def _counted_rate(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]:
@@ -181,23 +182,12 @@ def _reads(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]:
     if not (read and counted and device.l2_bytes) or read.value < _FEW or counted.value >= _LEAST * read.value:
         return
     said = f"{_bytes(counted)} read from HBM, where the algorithm needs {_bytes(read)}"
-    proof = (("dram_bytes_read", counted), ("algorithm_bytes_read", read))
-    if read.value > device.l2_bytes:
-        yield Impossible(
-            BYTES,
-            f"{said}, more than L2 holds",
-            "Part of the input was never read, the cost declares too much, or launches are missing among those "
-            "counted: compare the result with the reference ('tilescope check') and list the launches.",
-            proof,
-        )
-    else:
-        yield Impossible(
-            CACHED,
-            f"{said}: inputs were in a cache",
-            "The caches were kept, or part of the input is never read: count it again with "
-            "empty ones (ncu: --cache-control all), and compare the result with the reference ('tilescope check').",
-            proof,
-        )
+    rule, why, remedy = (BYTES, ", more than L2 holds", _MISSING.format("input was never read")) if read.value > device.l2_bytes else (
+        CACHED, ": inputs were in a cache",
+        "The caches were kept, or part of the input is never read: count it again with "
+        "empty ones (ncu: --cache-control all), and compare the result with the reference ('tilescope check').",
+    )  # fmt: skip
+    yield Impossible(rule, said + why, remedy, (("dram_bytes_read", counted), ("algorithm_bytes_read", read)))
 
 
 def _writes(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]:
@@ -222,8 +212,7 @@ def _writes(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]
             BYTES,
             f"{_bytes(reached)} written to HBM, where the algorithm needs {_bytes(written)} and L2 holds "
             f"{units.text(device.l2_bytes, 'byte')}",
-            "Part of the output was never written, the cost declares too much, or launches are missing among those "
-            "counted: compare the result with the reference ('tilescope check') and list the launches.",
+            _MISSING.format("output was never written"),
             (("dram_bytes_written", reached), ("algorithm_bytes_written", written)),
         )
 
@@ -301,12 +290,6 @@ def _times(case: CaseValues) -> Iterator[tuple[str, Known]]:
         time = _time(case, clock, source)
         if time and time.value > 0:
             yield clock, time
-
-
-def _proof(case: CaseValues, clock: str, time: Known, roof: tuple[str, Known]) -> tuple[tuple[str, Known], ...]:
-    read, written = _needed(case)
-    needed = (("algorithm_bytes_read", read), ("algorithm_bytes_written", written))
-    return ((clock, time), *((name, known) for name, known in needed if known), roof)
 
 
 def _clock(clock: str, time: Known) -> str:
