@@ -73,7 +73,6 @@ def slower(step: Step) -> list[Beside]:
 def _overlap(
     launch: StepLaunch, collectives: Sequence[StepLaunch], starts: Sequence[float]
 ) -> tuple[float, StepLaunch | None]:
-    """Seconds that collectives run beside the launch, which follow each other, and the last of them."""
     total, last = 0.0, None
     for place in range(bisect_right(starts, launch.end) - 1, -1, -1):
         one = collectives[place]

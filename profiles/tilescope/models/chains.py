@@ -93,7 +93,6 @@ def common(modules: Sequence[str]) -> str:
 
 
 def operation(name: str) -> str:
-    """An operator's name without its namespace."""
     return re.sub(r"^(aten|tilescope|autograd)::", "", name).removesuffix("Backward0")
 
 

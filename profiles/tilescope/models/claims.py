@@ -163,7 +163,6 @@ def _worth(row: dict[str, Any]) -> tuple[bool, bool, int, int, str]:
 
 
 def _right(case: CaseValues, failed: set[str]) -> bool:
-    """Whether no check found the results wrong or failed."""
     name = "/".join(case.key[column] for column in ("kernel", "impl", "pass", "workload"))
     return not case.wrong() and not any(known == name or known.endswith(f":{name}") for known in failed)
 

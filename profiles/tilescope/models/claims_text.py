@@ -68,13 +68,11 @@ def _text(words: object) -> str:
 
 
 def _counted(sizes: pd.DataFrame) -> str:
-    """The number of sizes, and of those that have changed since they were recorded."""
     changed = int(sizes["changed"].sum())
     return f"{len(sizes)}, {changed} changed since" if changed else str(len(sizes))
 
 
 def _code(name: object) -> str:
-    """A name as a code span within a table's cell."""
     return "`" + " ".join(str(name).split()).replace("`", "'").replace("|", "\\|") + "`"
 
 
@@ -87,7 +85,6 @@ def _over(sizes: pd.DataFrame, other: str) -> str:
 
 
 def _ends(sizes: pd.DataFrame, column: str) -> list[dict[Any, Any]]:
-    """The rows with the least and the largest value of the column."""
     known = sizes[sizes[column].notna()].sort_values(column, kind="stable")
     ends: list[dict[Any, Any]] = (known.iloc[[0, -1]] if len(known) > 1 else known).to_dict("records")
     return ends
@@ -121,7 +118,6 @@ def _span(values: pd.Series) -> str:
 
 
 def _below(rows: pd.DataFrame) -> list[str]:
-    """Notes below the table, with counts from its rows."""
     late = sum(int((disagree(rows, other) & (rows[f"over_{other}"] > 1)).sum()) for other in OVER)
     compared = sum(int((rows[f"over_{other}"].notna() & rows[f"interval_{other}"].notna()).sum()) for other in OVER)
     behind = sum(int((rows[f"over_{other}"] < 1).sum()) for other in OVER)

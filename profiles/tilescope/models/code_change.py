@@ -266,7 +266,6 @@ def _bits(name: str, parts: Sequence[str]) -> int:
 
 
 def _operation(stage: str, text: str) -> str:
-    """The operation of a line of code, without its operands."""
     if stage == "ttgir":
         found = _OPERATION.match(text)
         return found[1] if found else ""
@@ -285,7 +284,6 @@ class LineCode:
 
     @property
     def size(self) -> int:
-        """How many operations came or went."""
         return sum(abs(new - old) for _, old, new in self.operations)
 
 

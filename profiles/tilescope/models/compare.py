@@ -217,7 +217,6 @@ def repetitions(case: CaseValues, clock: tuple[str, str], loaded: LoadedRun) -> 
 
 
 def of_file(loaded: LoadedRun) -> bool:
-    """Whether the run was made of another tool's file."""
     return "file_sha256" in loaded.run.settings
 
 

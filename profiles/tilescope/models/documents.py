@@ -77,7 +77,6 @@ class Identified(Struct):
 
     @property
     def case(self) -> str:
-        """``softmax/triton/forward/1823x781-fp32``."""
         return "/".join(filter(None, (self.kernel, self.impl, self.direction, self.workload, self.config)))
 
 

@@ -65,12 +65,10 @@ class Fault(NamedTuple):
 
     @property
     def why(self) -> str:
-        """The explanation and the line of code."""
         return " ".join(filter(None, (self.explanation, self.code)))
 
     @property
     def text(self) -> str:
-        """All of it but the title."""
         return " ".join(filter(None, (self.why, self.remedy)))
 
 
@@ -95,13 +93,11 @@ class Faults:
         return first([*found, *_wrong(case)])
 
     def told(self, case: CaseValues) -> list[Failure]:
-        """The case's failures."""
         key = case.key
         return self._by_case.get(Case(key["kernel"], key["impl"], key["pass"], key["workload"], key["config"]).id, [])
 
 
 def first(found: Sequence[Fault]) -> Fault | None:
-    """The fault to fix first; None without any."""
     order = list(LABELS)
     return min(found, key=lambda fault: order.index(fault.rule), default=None)
 
@@ -117,7 +113,6 @@ def of_failure(failure: Failure) -> Fault:
 
 
 def plain(message: str) -> str:
-    """A failure's message without its exception class."""
     return _CLASS.sub("", message)
 
 
@@ -230,7 +225,6 @@ def _cure(said: str) -> str:
 
 
 def _title(found: re.Match[str]) -> str:
-    """``reads past the end of x``."""
     where = re.sub(r"^[\d,]+ bytes? (?:past |after )?|^what follows ", "", found["where"])
     return f"{found['verb']} {'past ' if where.startswith('the end') else ''}{where} {found['what']}"
 

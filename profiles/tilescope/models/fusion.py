@@ -86,7 +86,6 @@ class Problem:
 
     @property
     def bytes(self) -> int:
-        """Bytes of one tensor of that shape."""
         return self.elements * DTYPES[self.dtype][1]
 
     @property

@@ -64,7 +64,6 @@ def markdown(gate: Gate) -> str:
 
 
 def _changed(gate: Gate) -> list[Check]:
-    """Passes whose value changed, significantly for times; the largest growth first."""
     found = [
         check
         for check in gate.of(PASS)

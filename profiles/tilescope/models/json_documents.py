@@ -87,7 +87,6 @@ def comparison(
 
 
 def gate(found: Gate) -> documents.Gate:
-    """A gate's verdict and its checks."""
     return _made(
         documents.Gate,
         baseline=about(found.baseline),
@@ -100,7 +99,6 @@ def gate(found: Gate) -> documents.Gate:
 
 
 def upgrade(found: Upgrade, bisected: Iterable[tuple[str, str]] = ()) -> documents.Upgrade:
-    """An upgrade's verdict and its launches."""
     sides = found.baseline, found.candidate
     return _made(
         documents.Upgrade,
@@ -117,13 +115,11 @@ def upgrade(found: Upgrade, bisected: Iterable[tuple[str, str]] = ()) -> documen
 
 
 def _launch(one: Launch, *, worse: bool) -> dict[str, Any]:
-    """A launch that both sides compiled, with the counts that moved."""
     moved = [vars(change) for change in one.moved]
     return {**one.row, "function": one.candidate.function, "file": one.candidate.file, "worse": worse, "moved": moved}
 
 
 def run(loaded: LoadedRun) -> documents.Run:
-    """A run's description and its whole table."""
     return _made(
         documents.Run, headline=headline.headline(loaded), run=loaded.run.to_json(), folder=str(loaded.folder), table=_rows(loaded.table)
     )  # fmt: skip
@@ -140,7 +136,6 @@ def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def runs(listed: Iterable[Summary]) -> documents.Runs:
-    """The list of runs."""
     return _made(documents.Runs, runs=[{**vars(line), "path": str(line.path)} for line in listed])
 
 
@@ -151,7 +146,6 @@ def _made(kind: type[Kind], **content: Any) -> Kind:
 
 
 def about(loaded: LoadedRun) -> dict[str, Any]:
-    """The identification of a run in a document."""
     return {**vars(loaded.run), "device": {**vars(loaded.run.device), "where": loaded.run.device.where}}
 
 

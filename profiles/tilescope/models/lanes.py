@@ -164,7 +164,6 @@ def critical_path(spans: pd.DataFrame, arrows: pd.DataFrame) -> pd.DataFrame:
 
 
 def programs(spans: pd.DataFrame, launch: int) -> dict[int, Program]:
-    """The sampled programs of a launch by their numbers."""
     found = {}
     for number, of_program in spans[spans["launch"] == launch].groupby("program", sort=False):
         own = program(of_program, launch, number)

@@ -53,7 +53,6 @@ class Entry:
 
     @property
     def least(self) -> float:
-        """The part of the share that is its floor."""
         return min(self.share, self.floor.seconds) if self.floor else 0.0
 
     @property
@@ -74,7 +73,6 @@ class Gap:
 
     @property
     def launch(self) -> float:
-        """The part in which the CPU had called."""
         return self.end - self.start - self.cpu - self.idle
 
 
@@ -94,7 +92,6 @@ class Ledger:
 
     @property
     def total(self) -> float:
-        """The sum of the parts."""
         return sum(self.parts.values())
 
     @property

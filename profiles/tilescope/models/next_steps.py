@@ -85,12 +85,10 @@ class _Pace:
 
     @cached_property
     def launches(self) -> list[tuple[Entry, Operator]]:
-        """The step's launches with their operators."""
         return [(entry, self.step.operator(entry.launch)) for entry in self.ledger.entries]
 
     @cached_property
     def chains(self) -> list[Chain]:
-        """What one kernel each can do in less time."""
         return chained.of(self.step, self.ledger, self.device)
 
     @cached_property

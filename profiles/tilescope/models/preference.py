@@ -56,7 +56,6 @@ def source_of(case: CaseValues) -> str | None:
 
 
 def _known(case: CaseValues, source: str) -> list[int]:
-    """The launches with resources from the source, in order."""
     told = {metric for metric, by in case.values if by == source} & {*_TELLING}
     return sorted({launch for metric in told for launch in case.values[metric, source] if launch is not None})
 

@@ -31,7 +31,6 @@ class Meeting:
 
     @property
     def skew(self) -> float:
-        """How long the first rank waited for the last one."""
         return max(self.waits)
 
 

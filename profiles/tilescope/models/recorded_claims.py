@@ -55,7 +55,6 @@ def every() -> tuple[pd.DataFrame, str]:
 
 
 def folders() -> list[Path]:
-    """The folders of the recordings that can be opened, oldest first."""
     return [run.path for run in reversed(store.list_runs([store.recorded_dir()])) if not run.error]
 
 

@@ -132,7 +132,6 @@ def _requested(case: CaseValues, launch: int | None) -> tuple[Known | None, Know
 
 
 def _sampled(case: CaseValues, launch: int | None) -> tuple[Known | None, Known | None]:
-    """The same, estimated from a sample of programs."""
     found = sampled.of_case(case) if launch is None else sampled.of_launch(case, launch)
     if found is None:
         return None, None
@@ -193,7 +192,6 @@ def _at(case: CaseValues, metric: str, launch: int | None, source: str) -> Known
 
 
 def _sum(case: CaseValues, metrics: tuple[str, ...], launch: int | None, source: str) -> Known | None:
-    """The sum of the metrics; None when one of them is absent."""
     found = [_at(case, metric, launch, source) for metric in metrics]
     values = [known.value for known in found if known]
     return Known(sum(values), source) if len(values) == len(metrics) else None

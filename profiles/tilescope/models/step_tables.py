@@ -151,7 +151,6 @@ def tree(step: Step, ledger: Ledger) -> pd.DataFrame:
 
 
 def _ordered(paths: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Each path before its parts, siblings in their order of appearance."""
     children: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for path in paths:
         children.setdefault(path[:-1], []).append(path)

@@ -34,7 +34,6 @@ def sentence(found: Ledger) -> str:
 
 
 def bar(found: Ledger) -> str:
-    """The parts as one bar of characters, with its key."""
     total = found.total or 1.0
     drawn, done = "", 0.0
     for name, seconds in found.parts.items():
@@ -74,7 +73,6 @@ def communication(step: Step, found: Ledger, device: Device) -> list[str]:
 
 
 def energy(step: Step) -> str:
-    """A step's energy, with the clock and the power limit at which it was counted."""
     of = {
         name: f"{said}{units.text(step.power[name], unit)}"
         for name, (unit, said) in _POWER.items()
@@ -101,7 +99,6 @@ def trial(tried: Tried) -> str:
 
 
 def table(step: Step, found: Ledger) -> str:
-    """The kernels with the most time above their roof."""
     frame = step_tables.kernels(step, found)
     headings = ["kernel", "where", "pass", "launches", "time", "of step", "above roof", "roof", "bytes"]
     rows = [

@@ -132,7 +132,6 @@ def summarise(
 
 
 def _of_fault(fault: faults.Fault | None) -> dict[str, str]:
-    """What a fault changes in its case's row."""
     return {"fault": fault.rule, "bound": "", "why": f"{fault.title}. {fault.text}"} if fault else {"fault": ""}
 
 
@@ -192,7 +191,6 @@ def _row(
 
 
 def _floor(case: CaseValues, seconds: float, device: Device, pipe: str) -> dict[str, Any]:
-    """The case's floor by the roofs, and its moved bytes against its cost."""
     needed = value_of(case.needed_bytes())
     flops = value_of(case.total("algorithm_flops", "model"))
     memory = roofs.hbm_roof(case, functools.partial(roofs.roof, device))
@@ -224,12 +222,10 @@ def _floor(case: CaseValues, seconds: float, device: Device, pipe: str) -> dict[
 
 
 def _longer(*times: float) -> float:
-    """The longest of the known times; NaN where none is known."""
     return max((time for time in times if not math.isnan(time)), default=math.nan)
 
 
 def _resources(case: CaseValues, device: Device) -> dict[str, Any]:
-    """Registers, shared memory, spills and occupancy of the longest launch."""
     main = preference.main_resources(case, device.target)
     alike = main and case.launch_count(main.source) == case.launch_count(case.counted_by)
     achieved = case.at("achieved_occupancy", main.launch, case.counted_by) if main and alike else None
@@ -255,14 +251,12 @@ def _speedup(case: CaseValues, other: CaseValues | None) -> float:
 
 
 def _baseline(case: CaseValues, others: Mapping[str, CaseValues], declared: Mapping[str, str]) -> dict[str, Any]:
-    """The usual baseline's name, and the case's speedup over it."""
     impl = baseline.usual(others, declared)
     ratio = _speedup(case, others.get(impl))
     return {"baseline": baseline.called(impl, declared) if ratio > 0 else "", "speedup_baseline": ratio}
 
 
 def _library(case: CaseValues, others: Mapping[str, CaseValues], declared: Mapping[str, str]) -> dict[str, Any]:
-    """The fastest library other than the case itself, and the case's speedup over it."""
     found = {name: ratio for name in LIBRARIES if (ratio := _speedup(case, others.get(name))) > 0}
     name = min(found, key=lambda known: found[known], default="")
     return {"library": baseline.called(name, declared), "speedup_library": found.get(name, math.nan)}

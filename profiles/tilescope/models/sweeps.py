@@ -40,7 +40,6 @@ TOLD = 4
 
 
 def size(table: pd.DataFrame, kernel: str) -> int:
-    """The number of the kernel's configs in a run's table."""
     return int(table.loc[table["kernel"] == kernel, "config"].replace("", pd.NA).nunique())
 
 

@@ -31,7 +31,6 @@ _STYLES = {
 
 
 def width() -> int:
-    """The width of standard output in characters."""
     return _console().width
 
 
@@ -98,5 +97,4 @@ def _console() -> Console:
 
 
 def _needed(heading: str, column: Sequence[str]) -> int:
-    """The width that a column needs; long cells wrap."""
     return max(cell_len(heading), min(_WRAPPED, max(map(cell_len, column), default=0)))

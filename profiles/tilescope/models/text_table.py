@@ -32,7 +32,6 @@ def _error(name: str) -> Text:
 
 
 def _read_written(stem: str, before: str = "", say: Callable[[float], str] = "{:,.0f}".format) -> Text:
-    """The bytes read and written."""
 
     def said(row: Mapping[Any, Any]) -> str:
         sides = [row[f"{stem}_bytes_{way}"] for way in ("read", "written")]
@@ -43,7 +42,6 @@ def _read_written(stem: str, before: str = "", say: Callable[[float], str] = "{:
 
 
 def _energy(row: Mapping[Any, Any]) -> str:
-    """Joules of a call, with what they are counted at."""
     at = f"{units.text(row['power'], 'watt')} of {units.text(row['power_limit'], 'watt')}, {units.text(row['power_clock'], 'hertz')}"
     return "" if pd.isna(row["energy"]) else f"{units.text(row['energy'], 'joule')} ({at})"
 

@@ -36,7 +36,6 @@ class Upgrade:
 
     @cached_property
     def launches(self) -> list[Launch]:
-        """The launches that both compiled, the worst first."""
         return code_change.launches(self.baseline, self.candidate, self.rows)
 
     @property

@@ -59,7 +59,6 @@ def _all(count: int) -> str:
 
 
 def _missing(rows: pd.DataFrame) -> str:
-    """A remark on the number of cases without times on both sides; empty where there are none."""
     count = int(rows["speedup"].isna().sum())
     return f" ({count} more {'has' if count == 1 else 'have'} no times to compare)" if count else ""
 

@@ -65,7 +65,6 @@ class Case:
 
     @property
     def title(self) -> str:
-        """``softmax 64x64-fp32``."""
         return f"{self.kernel} {self.names['workload']}"
 
 
@@ -97,12 +96,10 @@ class Pair:
 
     @property
     def came(self) -> list[Finding]:
-        """The findings that only the candidate has."""
         return _without(self.candidate, self.baseline)
 
     @property
     def went(self) -> list[Finding]:
-        """The findings that only the baseline has."""
         return _without(self.baseline, self.candidate)
 
     @property

@@ -93,7 +93,6 @@ def findings(
 
 
 def _without_rows(failures: Iterable[Failure], table: pd.DataFrame) -> Iterator[Finding]:
-    """The findings about failed cases that have no row."""
     names = ["kernel", "impl", "pass", "workload", "config"]
     seen = set(table[names].itertuples(index=False, name=None))
     for key, fault in faults.of_failures(failures):

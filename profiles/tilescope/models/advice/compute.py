@@ -185,7 +185,6 @@ def bank_conflicts(subject: Subject) -> Iterator[Finding]:
 
 
 def _layout(launch: LaunchValues) -> str:
-    """The layout of shared memory with fewer conflicts, as a remedy; empty without one."""
     names = ("conflicts_left", *(f"cure_{name}" for name in ("vec", "per_phase", "max_phase", "padding", "order")))
     found = [known.value for name in names if (known := launch.get(name, "compiler"))]
     if len(found) < len(names):

@@ -49,6 +49,5 @@ def quicker_config(subject: Subject) -> Iterator[Finding]:
 
 
 def _text(case: CaseValues, source: str) -> str:
-    """The median of a case's GPU time and its 5 % and 95 % quantiles."""
     found = case.spread("gpu_time", source)
     return "{} ({} to {})".format(*(units.text(v, "second", 4) for v in found[:3])) if found else ""

@@ -42,7 +42,6 @@ def distance(subject: Subject, found: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def _next(subject: Subject, fraction: float) -> str:
-    """The next step where no rule explains the distance."""
     if fraction >= _REACHED:
         return "Only less work helps: fewer bytes (fuse with a neighbour), fewer operations, or a narrower dtype."
     if not subject.launches:

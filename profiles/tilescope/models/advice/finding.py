@@ -42,7 +42,6 @@ class Evidence:
 
     @property
     def label(self) -> str:
-        """The value's name."""
         if self.metric.startswith(_ROOF):
             return f"{self.metric.removeprefix(_ROOF).replace('_', ' ').replace('hbm', 'HBM')} roof"
         return METRICS[self.metric].label.removesuffix(" of a launch")
@@ -110,17 +109,14 @@ class Finding:
 
     @property
     def impossible(self) -> bool:
-        """Whether it is about an impossible measurement."""
         return self.rule in IMPOSSIBLE
 
     @property
     def fault(self) -> bool:
-        """Whether it says that the case is wrong or did not run (``faults``)."""
         return self.rule in faults.LABELS
 
     @property
     def warning(self) -> bool:
-        """Whether it says that the code probably does not do what is meant."""
         return self.rule == WARNING
 
     @property

@@ -273,6 +273,5 @@ def _spill_ratio(launch: LaunchValues, code: list[Evidence | None]) -> tuple[flo
 
 
 def _added(values: list[Evidence | None]) -> float | None:
-    """The sum of the values; None where one is absent."""
     known = [value.value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None

@@ -108,7 +108,6 @@ def _spills(launch: LaunchValues) -> bool:
 
 
 def _least(launch: LaunchValues) -> Evidence | None:
-    """The smallest of the limits, in blocks an SM."""
     for source in ("ncu", "compiler"):
         limits = [limit for name in _LIMITS if (limit := launch.get(f"occupancy_limit_{name}", source))]
         if limits:

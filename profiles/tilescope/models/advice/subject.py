@@ -49,7 +49,6 @@ class LaunchValues:
 
     @property
     def number(self) -> int:
-        """Its number by the most detailed source."""
         return next(self.places[source] for source in _SEERS if source in self.places)
 
     def get(self, metric: str, *sources: str) -> Evidence | None:
@@ -79,7 +78,6 @@ class Subject:
 
     @property
     def measured(self) -> bool:
-        """Whether the case's GPU time is known."""
         return bool(self.row["measured"])
 
     @property
@@ -99,7 +97,6 @@ class Subject:
 
     @property
     def launch_bound(self) -> bool:
-        """Whether launches are so short that starting and draining dominate (``bound.launch_bound``)."""
         return bound.launch_bound(self.row)
 
     @property
@@ -120,7 +117,6 @@ class Subject:
         return float(self.row["bytes_ratio"]) * self.needed / self.passes if self.needed else math.nan
 
     def total(self, metric: str, *sources: str) -> Evidence | None:
-        """The metric of the whole case, launches added up."""
         known = self.case.total(metric, *sources)
         return evidence(metric, known) if known else None
 
@@ -130,7 +126,6 @@ class Subject:
         return None if math.isnan(value) else evidence(metric, Known(value, source))
 
     def roof(self, name: str) -> Evidence | None:
-        """A roof of the device."""
         ceiling = roofs.roof(self.device, name)
         return Evidence(f"roof_{name}", ceiling.value, ceiling.unit, ceiling.origin) if ceiling else None
 
