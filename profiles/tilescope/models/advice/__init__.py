@@ -29,7 +29,7 @@ Rule = Callable[[Subject], Iterator[Finding]]
 #: Every rule, by subject.
 RULES: tuple[Rule, ...] = (
     memory.extra_bytes, memory.repeated_requests, memory.uncoalesced, memory.narrow_loads, memory.spills, memory.at_the_roof,
-    occupancy.low_occupancy, occupancy.partial_waves,
+    occupancy.low_occupancy, occupancy.register_pressure, occupancy.partial_waves,
     compute.no_tensor_cores, compute.at_the_rate, compute.serialized_products, compute.bank_conflicts,
     latency.launch_bound, latency.late_cpu, stalls.longest_stall, lanes.waits, configs.quicker_config,
 )  # fmt: skip

@@ -47,8 +47,8 @@ def waits(subject: Subject) -> Iterator[Finding]:
         yield from _tiles(subject, launch)
         if (uneven := _value(launch, "lane_imbalance")) >= _UNEVEN:
             title = f"Warps are unbalanced: the busiest group of warps computes {uneven:.1f}× as long as the mean of the groups"
-            remedy = "Give each group of warps the same part of a tile."
-            yield _found(subject, launch, "uneven-warps", title, remedy, 1 - 1 / uneven, "lane_imbalance")
+            cure = "Give each group of warps the same part of a tile."
+            yield _found(subject, launch, "uneven-warps", title, cure, 1 - 1 / uneven, "lane_imbalance")
         for metric, (rule, title, remedy) in _LOSSES.items():
             share, resident = _value(launch, metric), _value(launch, "lane_programs_per_sm")
             # Another program on the multiprocessor hides an epilogue.

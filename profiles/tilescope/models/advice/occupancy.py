@@ -21,31 +21,42 @@ _LIMITS = ("registers", "shared_memory", "warps", "blocks", "barriers")
 
 
 def low_occupancy(subject: Subject) -> Iterator[Finding]:
-    """Low occupancy, with what limits it. Bound: warps resident after the change / before.
+    """Low occupancy, limited by anything but registers. Bound: warps resident after the change / before.
 
-    By Little's law, memory requests in flight and thus throughput grow at most with the resident warps. A kernel that registers limit
-    and that spills yields nothing, because fewer registers would make it worse.
+    By Little's law, memory requests in flight and thus throughput grow at most with the resident warps.
     """
     for launch, limiters, ratio in _low(subject):
-        by_registers, rule = "registers" in limiters, "low-occupancy"
+        if "registers" in limiters:
+            continue
         limit = " and ".join(limiters).replace("_", " ").replace("blocks", "block slots")
-        other = ("Ask for less of it in a block: a smaller BLOCK, or fewer num_stages.", 1 / ratio)
-        if by_registers:
-            if _spills(launch):
-                continue
-            rule, limit = "register-pressure", "registers"
-            said, factor = _fewer_registers(launch, subject.device.target) or ("", 1 / ratio)
-            other = (
-                f"{said}A thread holds fewer values with a smaller BLOCK or tile, or the same one over more num_warps; "
-                "maxnreg at the launch forces the count down, at the price of spills.",
-                factor,
-            )
-        remedy, factor = (not by_registers and _without(limiters[0], launch, subject.device.target)) or other
+        change = _without(limiters[0], launch, subject.device.target)
+        remedy, factor = change or ("Ask for less of it in a block: a smaller BLOCK, or fewer num_stages.", 1 / ratio)
         yield subject.finding(
-            rule,
+            "low-occupancy",
             f"{limit.capitalize()} hold occupancy at {ratio * 100:.0f} %",
             remedy,
-            _evidence(launch, "registers" if by_registers else limiters[0]),
+            _evidence(launch, limiters[0]),
+            subject.bound(factor, "resident warps after / before", launch, hides=True),
+            launch=launch,
+        )
+
+
+def register_pressure(subject: Subject) -> Iterator[Finding]:
+    """Low occupancy, limited by registers. Bound: warps resident after the change / before.
+
+    A kernel that spills yields nothing here, because fewer registers would make it worse.
+    """
+    for launch, limiters, ratio in _low(subject):
+        if "registers" not in limiters or _spills(launch):
+            continue
+        change = _fewer_registers(launch, subject.device.target)
+        said, factor = change or ("", 1 / ratio)
+        yield subject.finding(
+            "register-pressure",
+            f"Registers hold occupancy at {ratio * 100:.0f} %",
+            f"{said}A thread holds fewer values with a smaller BLOCK or tile, or the same one over more num_warps; "
+            "maxnreg at the launch forces the count down, at the price of spills.",
+            _evidence(launch, "registers"),
             subject.bound(factor, "resident warps after / before", launch, hides=True),
             launch=launch,
         )
