@@ -11,9 +11,6 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from tilescope.models.advice.finding import Bound, Evidence
-from tilescope.models.code_change import Moved
-
 
 def _is(text: str) -> Meta:
     return Meta(description=text)
@@ -104,6 +101,25 @@ class AdvisedCase(Identified):
     ]
 
 
+class PotentialSpeedup(Struct):
+    """The speedup that a remedy can give."""
+
+    ratio: Annotated[float, _is("The speedup: measured where timed, an upper bound where most, otherwise an estimate.")]
+    formula: Annotated[str, _is("The origin of the ratio.")]
+    clock: Annotated[Literal["gpu_time", "interval"], _is("The time that would shrink.")]
+    timed: Annotated[bool, _is("Whether the remedy itself was timed.")]
+    most: Annotated[bool, _is("Whether no implementation can win more.")]
+
+
+class EvidenceValue(Struct):
+    """A value that a finding rests on."""
+
+    metric: Annotated[str, _is("A metric, or roof_hbm and the like.")]
+    value: Annotated[float, _is("In unit.")]
+    unit: Annotated[str, _is("A base unit: second, byte, ratio, count, …")]
+    source: Annotated[str, _is("Its origin: a collector, model, or a roof's origin.")]
+
+
 class FoundReason(Identified):
     """A reason why a case is slow, or why its measurements are impossible."""
 
@@ -117,8 +133,8 @@ class FoundReason(Identified):
     fault: Annotated[bool, _is("Whether it says that the case is wrong or did not run: then it is the only finding.")]
     explanation: Annotated[str, _is("More about a fault, with the line of code where it is known; or empty.")]
     origin: Annotated[Literal["ours", "nvidia"], _is("The author of the rule.")]
-    bound: Annotated[Bound | None, _is("Null where the known values give no bound.")]
-    evidence: Annotated[list[Evidence], _is("The most telling value first.")]
+    bound: Annotated[PotentialSpeedup | None, _is("Null where the known values give no bound.")]
+    evidence: Annotated[list[EvidenceValue], _is("The most telling value first.")]
 
 
 class Advice(Document, kw_only=True, tag="advice"):
@@ -175,6 +191,17 @@ class ComparedCase(Identified):
     baseline_run: Annotated[str, _is("The baseline's run.")]
 
 
+class MovedCount(Struct):
+    """A count of the compiled code that differs."""
+
+    label: Annotated[str, _is("The count: 128-bit global loads, spill stores, wgmma, …")]
+    unit: str
+    baseline: float
+    candidate: float
+    worse: Annotated[bool, _is("Whether the GPU has more to do or can do less at a time.")]
+    line: Annotated[int | None, _is("The source line where it grew or shrank most.")]
+
+
 class CompiledLaunch(Identified):
     """A launch that both sides compiled."""
 
@@ -184,7 +211,7 @@ class CompiledLaunch(Identified):
     speedup: Annotated[Number, _is("Of its case: above 1 the candidate is faster. Null without comparable times.")]
     speedup_low: Annotated[Number, _is("Lower end of the speedup's 95 % interval.")]
     speedup_high: Annotated[Number, _is("Upper end of it.")]
-    moved: Annotated[list[Moved], _is("The worst first.")]
+    moved: Annotated[list[MovedCount], _is("The worst first.")]
 
 
 class Compared(Struct):
