@@ -8,8 +8,8 @@ from interpreted import INF, NAN, against_reference, close, compare, draw, grads
 import torch
 import torch.nn.functional as F
 from tilescope_kernels import CrossEntropyLoss, cross_entropy, linear_cross_entropy
-from tilescope_kernels.losses import class_products, logits_in_gradient
 from tilescope_kernels.losses import linear_cross_entropy as linear
+from tilescope_kernels.losses import logits_in_gradient
 
 SMOOTH = {"label_smoothing": 0.1, "reduction": "sum"}
 
@@ -121,17 +121,17 @@ def check_odd_numbers_of_classes_are_multiplied_in_two_parts():
         (torch.float16, 50257, [50256, 50257]), (torch.bfloat16, 9, [8, 9]), (torch.float16, 8, [8]), (torch.float16, 7, [7]),
         (torch.float32, 9, [9]),
     ):  # fmt: skip
-        pieces = sorted(class_products.slices(classes, dtype), key=lambda part: part.start)
+        pieces = sorted(logits_in_gradient.slices(classes, dtype), key=lambda part: part.start)
         assert [part.stop for part in pieces] == wanted and [part.start for part in pieces] == [0, *wanted[:-1]]
     x, weight, bias = draw(6, 24).half(), draw(21, 24, seed=1).half(), draw(21, seed=2).half()
     logits, dx, dw = torch.full((6, 32), NAN).half()[:, :21], torch.full_like(x, NAN), torch.full_like(weight, NAN)
-    class_products.write_logits(logits, x, weight, bias)
+    logits_in_gradient.write_logits(logits, x, weight, bias)
     close(logits, x.double() @ weight.double().T + bias.double(), 1e-3)
-    class_products.write_dx(dx, logits, weight)
+    logits_in_gradient.write_dx(dx, logits, weight)
     close(dx, logits.double() @ weight.double(), 1e-3)
-    class_products.write_dw(dw, logits, x)
+    logits_in_gradient.write_dw(dw, logits, x)
     close(dw, logits.double().T @ x.double(), 1e-3)
-    class_products.add_dw(dw, logits, x)
+    logits_in_gradient.add_dw(dw, logits, x)
     close(dw, 2.0 * (logits.double().T @ x.double()), 2e-3)
 
 

@@ -1,6 +1,6 @@
 """Linear layer and cross-entropy fused, a chunk of rows at a time, so that the logits of all rows never exist at once.
 
-cuBLAS computes the logits of a chunk (``class_products``), one Triton pass overwrites them with their gradient, and two more products give the
+cuBLAS computes the logits of a chunk (``logits_in_gradient.write_logits``), one Triton pass overwrites them with their gradient, and two more products give the
 chunk's dx and add to dW. All of this happens in the forward pass, with the same three products as eager code. The scheme is
 Liger-Kernel's (Hsu et al., arXiv:2410.10989). Where dW has room for the logits of more rows than a chunk, the first rows'
 logits are stored there (``logits_in_gradient``).
@@ -17,10 +17,9 @@ import triton
 from tilescope_kernels._shared.checks import check_tensors, use_triton
 from tilescope_kernels._shared.operators import operator, pack, unpack, wants_grad
 from tilescope_kernels.losses import logits_in_gradient
-from tilescope_kernels.losses.class_products import add_dw, write_dw, write_dx, write_logits
 from tilescope_kernels.losses.cross_entropy import REDUCTIONS, check_loss, result_dtype, rows_loss
-from tilescope_kernels.losses.gradient_scaling import scaled
-from tilescope_kernels.losses.mean import count_rows, reduced
+from tilescope_kernels.losses.logits_in_gradient import add_dw, write_dw, write_dx, write_logits
+from tilescope_kernels.losses.mean import count_rows, reduced, scaled
 from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
 
 #: ``CHUNK`` rows of logits exist at a time, 0 for the launcher's choice. Fewer rows take less memory, but smaller products, and

@@ -16,7 +16,48 @@ import triton.language as tl
 
 from tilescope_kernels._shared.exponentials import LOG2_E
 from tilescope_kernels._shared.launching import launch
-from tilescope_kernels.losses.class_products import slices, write_dw, write_logits
+
+#: Elements of 16 bytes. cuBLAS chooses its kernels by extents, not only by strides: where an extent of 16-bit operands is not a multiple, it
+#: takes slow kernels that move two bytes at a time, even if all rows are aligned. In fp32 all extents are equally fast.
+_EVEN = 8
+
+
+def slices(classes: int, dtype: torch.dtype) -> list[slice]:
+    """Slices of classes to multiply one at a time: the last few that are no multiple of 16 bytes, then the others."""
+    even = classes // _EVEN * _EVEN
+    if dtype == torch.float32 or even in (0, classes):
+        return [slice(0, classes)]
+    return [slice(even, classes), slice(0, even)]
+
+
+def write_logits(logits: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    """Write ``x @ weight.T``, plus ``bias`` unless None, to ``logits``."""
+    for part in slices(weight.shape[0], x.dtype):
+        if bias is None:
+            torch.mm(x, weight[part].T, out=logits[:, part])
+        else:
+            torch.addmm(bias[part], x, weight[part].T, out=logits[:, part])
+
+
+def write_dx(dx: torch.Tensor, logits: torch.Tensor, weight: torch.Tensor) -> None:
+    """Write ``logits @ weight`` to ``dx``. Of two parts the smaller one comes first, so that the larger one is rounded once."""
+    first, *others = slices(weight.shape[0], dx.dtype)
+    torch.mm(logits[:, first], weight[first], out=dx)
+    for part in others:
+        dx.addmm_(logits[:, part], weight[part])
+
+
+def write_dw(dw: torch.Tensor, logits: torch.Tensor, x: torch.Tensor) -> None:
+    """Write ``logits.T @ x`` to ``dw``."""
+    for part in slices(dw.shape[0], dw.dtype):
+        torch.mm(logits[:, part].T, x, out=dw[part])
+
+
+def add_dw(dw: torch.Tensor, logits: torch.Tensor, x: torch.Tensor) -> None:
+    """Add ``logits.T @ x`` to ``dw``, rounding once."""
+    for part in slices(dw.shape[0], dw.dtype):
+        dw[part].addmm_(logits[:, part].T, x)
+
 
 #: Alignment of rows of logits, in elements: sectors of 32 bytes in 16 bits. The classes of a block are a multiple of it.
 _ALIGNED = 16

@@ -24,11 +24,10 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from tilescope_kernels._shared.descriptors import gluon_tiles
 from tilescope_kernels._shared.launching import cdiv, gluon_capability, launch, multiprocessors
-from tilescope_kernels._shared.tile_order import tile_origin
+from tilescope_kernels._shared.tile_order import kind, tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import SECTOR, aligned, columns, is_aligned
 from tilescope_kernels.matrix_products.hopper_store import PART, advance, store_parts
 from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Alone, Product, tiling
-from tilescope_kernels.matrix_products.scales import kind
 
 #: A step along K, in bytes.
 _STEP = gl.constexpr(2 * BLOCK_K)

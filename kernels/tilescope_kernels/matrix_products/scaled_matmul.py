@@ -15,8 +15,7 @@ from tilescope_kernels._shared.descriptors import workspace
 from tilescope_kernels._shared.launching import capability, multiprocessors, shared_memory
 from tilescope_kernels._shared.launching import launch as start
 from tilescope_kernels._shared.reach import is_far
-from tilescope_kernels._shared.tile_order import programs, tile_origin
-from tilescope_kernels.matrix_products.scales import _scaled, kind
+from tilescope_kernels._shared.tile_order import _scaled, kind, programs, tile_origin
 
 
 @triton.jit

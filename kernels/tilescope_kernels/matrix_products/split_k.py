@@ -20,9 +20,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from tilescope_kernels._shared.descriptors import tiles
 from tilescope_kernels._shared.launching import BEYOND, capability, cdiv, launch, multiprocessors, shared_memory
-from tilescope_kernels._shared.tile_order import tile_origin
+from tilescope_kernels._shared.tile_order import _scaled, kind, tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, copy_rows, is_aligned, room
-from tilescope_kernels.matrix_products.scales import _scaled, kind
 
 #: Least multiply-adds, with rows counted as at least 16: of 16-bit operands, of these with up to 64 rows, and of unaligned ones.
 _LEAST, _LEAST_FEW, _LEAST_COPIED = 2**26, 2**23, 2**24
