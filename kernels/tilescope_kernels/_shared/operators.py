@@ -152,9 +152,9 @@ class Operator:
 
 
 def _is_observed() -> bool:
-    """Whether a mode or a profiler sees PyTorch's calls. Otherwise a launcher needs no dispatcher, which takes several microseconds."""
+    """Whether a mode, a profiler or a tracer sees PyTorch's calls. Otherwise a launcher needs no dispatcher, which takes microseconds."""
     modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
-    return bool(modes) or torch.autograd._profiler_enabled()
+    return bool(modes or torch.autograd._profiler_enabled() or torch._C._get_tracing_state())
 
 
 def _is_floating(value: Any) -> bool:
