@@ -6,7 +6,7 @@ from interpreted import SPECS, against_reference, close, draw, few_multiprocesso
 import torch
 from tilescope_kernels import add_rms_norm, layer_norm
 from tilescope_kernels._shared.weight_gradients import sum_partials
-from tilescope_kernels.norms.group_norm_kernels import group_norm_parts_kernel
+from tilescope_kernels.norms.group_norm import group_norm_parts_kernel
 
 
 def check_layer_norm_rows():

@@ -23,8 +23,7 @@ from tilescope_kernels._shared.operators import neighbours, operator, pack, rows
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention import attention_configs as configs
 from tilescope_kernels.attention import flash
-from tilescope_kernels.attention.flash import padded
-from tilescope_kernels.attention.masks import checked_scale, lse_shape, scale_of_scores
+from tilescope_kernels.attention.flash import checked_scale, lse_shape, padded, scale_of_scores
 from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, KernelSpec, Workload, declare, drawn
 
 #: Most columns of a head: their accumulator must fit in registers beside the scores.
@@ -72,7 +71,7 @@ def _attention(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """The output, and each row's log-sum-exp in base 2 (batch, heads, queries) in fp32, or an empty tensor unless ``save``.
 
-    Beside a mask of numbers the log-sum-exp is in two parts, as ``masks`` says. ``mask`` has the shape of the scores (batch,
+    Beside a mask of numbers the log-sum-exp is in two parts, as ``flash`` says. ``mask`` has the shape of the scores (batch,
     heads, queries, keys) and any strides.
     """
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]

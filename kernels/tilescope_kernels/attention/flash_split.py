@@ -20,10 +20,11 @@ from tilescope_kernels.attention.flash import (
     _place,
     _rows,
     _store_rows,
+    adds,
+    is_added,
     padded,
     spread,
 )
-from tilescope_kernels.attention.masks import adds, is_added
 from tilescope_kernels.spec import Config
 
 

@@ -21,8 +21,7 @@ from tilescope_kernels._shared.launching import BEYOND, cdiv, launch, multiproce
 from tilescope_kernels._shared.operators import neighbours, operator, pack, rows_like, unpack
 from tilescope_kernels.attention.attention import _MOST
 from tilescope_kernels.attention.decode import _SPLITS, _span, attention_combine_kernel
-from tilescope_kernels.attention.flash import padded
-from tilescope_kernels.attention.masks import checked_scale
+from tilescope_kernels.attention.flash import checked_scale, padded
 from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 

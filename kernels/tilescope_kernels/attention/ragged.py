@@ -39,10 +39,10 @@ from tilescope_kernels.attention.flash import (
     _rows,
     _store_rows,
     attention_delta_kernel,
+    checked_scale,
     padded,
     spread,
 )
-from tilescope_kernels.attention.masks import checked_scale
 from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 
