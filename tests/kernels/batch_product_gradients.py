@@ -58,7 +58,8 @@ def check_lora_linear():
     shapes = ((2, 5, 33), (17, 33), (3, 33), (17, 3))
     for wanted in (None, [0], [1], [2], [3], [2, 3]):
         agree(ours, _lora, shapes, wanted=wanted)
-    for odd in (((2, 5, 32), (48, 32), (3, 32), (48, 3)), shapes, ((19, 530), (264, 530), (24, 530), (264, 24))):
+    more = (5, 14, 33), *shapes[1:]
+    for odd in (((2, 5, 32), (48, 32), (3, 32), (48, 3)), more, ((19, 530), (264, 530), (24, 530), (264, 24))):
         for wanted in (None, [0], [1, 2]):
             with poisoned():
                 agree(ours, _lora, odd, 1e-3, wanted=wanted, dtype=torch.float16)

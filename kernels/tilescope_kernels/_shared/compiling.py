@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -61,10 +61,7 @@ def compile_step(call: Callable[..., Any], args: tuple[Any, ...], wants_gradient
     """Start to compile what ``call(*args)`` launches and, with ``wants_gradient``, its gradient. A launch waits for its own kernel."""
     # The launches themselves say what is wrong.
     with contextlib.suppress(Exception), _FINDING, torch.set_grad_enabled(wants_gradient), compiled_alone() as started:
-        made = call(*map(on_meta, args))
-        # Python generates a kernel's code. The gradient's code would delay the code of the forward pass, which is needed first.
-        wait([each.future for each in started], timeout=0.3 if wants_gradient else 0)
-        differentiate(made)
+        differentiate(call(*map(on_meta, args)))
         for compiled, kernel in started.items():
             PENDING.setdefault(kernel, []).append(compiled)
 

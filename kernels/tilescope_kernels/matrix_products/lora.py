@@ -5,7 +5,7 @@ after x and W, so y is written once and never read. A first launch computes ``al
 product then reads again, from L2 if it fits. With ``INLINE`` every tile computes it beside the product instead: x is read
 once, but at rank 64 a tile of 256 columns does 64 / 256 more work.
 
-Gradients are products by cuBLAS, except that of x where rows are not 16-byte aligned. ``x @ A.T`` is recomputed rather than saved.
+Gradients are products by cuBLAS, except that of x where many rows are not 16-byte aligned. ``x @ A.T`` is recomputed rather than saved.
 """
 
 from __future__ import annotations
@@ -252,8 +252,8 @@ def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...
     dy = dy.contiguous()
     if wants_dx or wants_da:
         up = dy @ (alpha * lora_b)
-        # Both products are added up before the larger one is rounded. cuBLAS is slow where rows are not 16-byte aligned.
-        is_askew = dy.element_size() == 2 and (dy.shape[1] % 8 or weight.stride(0) % 8)
+        # Both products are added up before the larger one is rounded. cuBLAS is slow where many rows are not 16-byte aligned.
+        is_askew = dy.element_size() == 2 and dy.shape[0] > 64 and (dy.shape[1] % 8 or weight.stride(0) % 8)
         if wants_dx and is_askew and not torch.is_grad_enabled():
             dx = matmul(torch.cat([dy, up], 1), torch.cat([weight, lora_a]))
         elif wants_dx:
