@@ -40,6 +40,7 @@ _VERSIONS = {
     "cce": ("cut-cross-entropy", "cut_cross_entropy", "cce"),
     "aten": ("torch",),
 }
+_CLAIMED = ("claim", "claim_over", "claim_source", "verdict", "verdict_interval")
 _ABSENT = dict.fromkeys(("over", "low", "high", "interval"), math.nan)
 
 COLUMNS = {
@@ -222,18 +223,10 @@ def _ratios(ours: CaseValues, other: CaseValues | None) -> dict[str, float]:
 def _claimed(kernel: str, direction: str, ratios: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     claim = published_claims.of(kernel, direction)
     if claim is None:
-        words = dict.fromkeys(("claim", "claim_over", "claim_source", "verdict", "verdict_interval"), "")
-        return {**words, "claim_low": math.nan, "claim_high": math.nan}
+        return {**dict.fromkeys(_CLAIMED, ""), "claim_low": math.nan, "claim_high": math.nan}
     measured = ratios.get(claim.over, _ABSENT)
-    return {
-        "claim": claim.said,
-        "claim_low": claim.low,
-        "claim_high": claim.high,
-        "claim_over": claim.over,
-        "claim_source": claim.source,
-        "verdict": _verdict(claim, measured["over"]),
-        "verdict_interval": _verdict(claim, measured["interval"]),
-    }
+    said = [claim.said, claim.over, claim.source, *(_verdict(claim, measured[name]) for name in ("over", "interval"))]
+    return {**dict(zip(_CLAIMED, said, strict=True)), "claim_low": claim.low, "claim_high": claim.high}
 
 
 def _verdict(claim: published_claims.Claim, measured: float) -> str:

@@ -104,12 +104,7 @@ def first(found: Sequence[Fault]) -> Fault | None:
 
 def of_failure(failure: Failure) -> Fault:
     """What a failed case's message says, in the words of a finding."""
-    name = readable(failure.case).partition("/")[0]
-    for rule in _RULES:
-        if fault := rule(name, failure):
-            return fault
-    said = plain(failure.message).rstrip(".")
-    return Fault(FAILED, f"{name} failed: {said}", "", "", "Correct this, then profile it again.")
+    return next(_told(readable(failure.case).partition("/")[0], failure))
 
 
 def plain(message: str) -> str:
@@ -139,72 +134,40 @@ def _is_certain(failure: Failure, *, timed: bool) -> bool:
     return not timed and bool(crashed or failure.collector in _CALLING or _UNCOMPILED.match(failure.message))
 
 
-def _outside(name: str, failure: Failure) -> Fault | None:
-    found = _OUTSIDE.fullmatch(plain(failure.message))
-    if not found:
-        return None
-    index = f"{_index(found)} program {found['program']} of {found['function']}."
-    title, remedy = f"{name} {_title(found)} in line {found['line']}", "Mask those lanes, or check the offsets."
-    if _wrapped(found):
-        title = f"{title}: the offset does not fit in 32 bits"
-        remedy = "Cast a factor before the product, as in row.to(tl.int64) * stride."
-    return Fault(OUTSIDE, title, index, _line(failure, found["line"]), remedy)
-
-
-def _code(name: str, failure: Failure) -> Fault | None:
-    found = kernel_faults.read(failure.message)
-    if not found:
-        return None
-    remedy = f"{found.remedy[:1].upper()}{found.remedy[1:]}."
-    return Fault(CODE, f"{found.function}, line {found.line}: {found.what}", "", "", remedy)
-
-
-def _statement(name: str, failure: Failure) -> Fault | None:
-    found = _STATEMENT.fullmatch(plain(failure.message))
-    if not found:
-        return None
-    where = f"It happens in program {found['program']} of {found['function']}."
-    title = f"{name} fails in line {found['line']}: {found['why'].rstrip('.: ')}"
-    return Fault(FAILED, title, where, _line(failure, found["line"]), "Correct that line, or its inputs.")
-
-
-def _address(name: str, failure: Failure) -> Fault | None:
-    if not _CUDA.search(failure.message):
-        return None
-    remedy = "'tilescope profile --collect interpreter' names the line; compute-sanitizer does on a GPU."
-    return Fault(OUTSIDE, f"{name}: {failure.message.rstrip('.')}", "", "", remedy)
-
-
-def _uncompiled(name: str, failure: Failure) -> Fault | None:
-    if not _UNCOMPILED.match(failure.message):
-        return None
-    said = plain(failure.message)
-    told, _, cure = said.partition(": use ")
-    title, _, more = told.partition(". ")
-    rule = LAUNCH if _REFUSED.search(told) else COMPILE
-    remedy = f"Use {cure}." if cure else _cure(said)
-    return Fault(rule, title.rstrip("."), more.partition(". ")[0], _caret(failure), remedy)
-
-
-def _unequal(name: str, failure: Failure) -> Fault | None:
-    if not failure.message.startswith("CheckFailed: "):
-        return None
-    said = plain(failure.message).removeprefix(failure.case).lstrip(", ").removeprefix("wrong, so not timed: ")
-    return Fault(WRONG, f"Wrong: {said}", "", "", _CORRECT)
-
-
-def _died(name: str, failure: Failure) -> Fault | None:
-    found = _DIED.fullmatch(failure.message)
-    if not found:
-        return None
-    last = next((text.strip() for text in reversed(failure.detail.splitlines()) if text.strip()), "")
-    remedy = "Call it alone: python -X faulthandler shows the line."
-    title = f"{name}: its process {found['ending']} while {found['doing']}"
-    return Fault(CRASH, title, f"The end of its output: {last}" if last else "", "", remedy)
-
-
-#: What a failure's message may be about.
-_RULES = (_outside, _code, _statement, _address, _uncompiled, _unequal, _died)
+def _told(name: str, failure: Failure) -> Iterator[Fault]:
+    """What the failure's message may be about, the most certain first."""
+    message, said = failure.message, plain(failure.message)
+    if found := _OUTSIDE.fullmatch(said):
+        title, remedy = f"{name} {_title(found)} in line {found['line']}", "Mask those lanes, or check the offsets."
+        if _wrapped(found):
+            title = f"{title}: the offset does not fit in 32 bits"
+            remedy = "Cast a factor before the product, as in row.to(tl.int64) * stride."
+        index = f"{_index(found)} program {found['program']} of {found['function']}."
+        yield Fault(OUTSIDE, title, index, _line(failure, found["line"]), remedy)
+    if code := kernel_faults.read(message):
+        remedy = f"{code.remedy[:1].upper()}{code.remedy[1:]}."
+        yield Fault(CODE, f"{code.function}, line {code.line}: {code.what}", "", "", remedy)
+    if found := _STATEMENT.fullmatch(said):
+        where = f"It happens in program {found['program']} of {found['function']}."
+        title = f"{name} fails in line {found['line']}: {found['why'].rstrip('.: ')}"
+        yield Fault(FAILED, title, where, _line(failure, found["line"]), "Correct that line, or its inputs.")
+    if _CUDA.search(message):
+        remedy = "'tilescope profile --collect interpreter' names the line; compute-sanitizer does on a GPU."
+        yield Fault(OUTSIDE, f"{name}: {message.rstrip('.')}", "", "", remedy)
+    if _UNCOMPILED.match(message):
+        told, _, cure = said.partition(": use ")
+        title, _, more = told.partition(". ")
+        rule, remedy = LAUNCH if _REFUSED.search(told) else COMPILE, f"Use {cure}." if cure else _cure(said)
+        yield Fault(rule, title.rstrip("."), more.partition(". ")[0], _caret(failure), remedy)
+    if message.startswith("CheckFailed: "):
+        wrong = said.removeprefix(failure.case).lstrip(", ").removeprefix("wrong, so not timed: ")
+        yield Fault(WRONG, f"Wrong: {wrong}", "", "", _CORRECT)
+    if found := _DIED.fullmatch(message):
+        last = next((text.strip() for text in reversed(failure.detail.splitlines()) if text.strip()), "")
+        title = f"{name}: its process {found['ending']} while {found['doing']}"
+        end = f"The end of its output: {last}" if last else ""
+        yield Fault(CRASH, title, end, "", "Call it alone: python -X faulthandler shows the line.")
+    yield Fault(FAILED, f"{name} failed: {said.rstrip('.')}", "", "", "Correct this, then profile it again.")
 
 
 def _wrong(case: CaseValues) -> Iterator[Fault]:

@@ -124,14 +124,8 @@ def _block_barriers(spans: pd.DataFrame) -> Iterator[tuple[str, int, float, int,
     for _, own in spans.groupby([spans["group"], spans["operation"], turn], sort=False):
         last = own.loc[own["start"].idxmax()]
         for warp, start, end in own.loc[own["warp"] != last["warp"], ["warp", "start", "end"]].itertuples(index=False):
-            yield (
-                records.BLOCK_BARRIER,
-                int(last["warp"]),
-                float(last["start"]),
-                int(warp),
-                float(end),
-                float(end - start),
-            )
+            came = int(last["warp"]), float(last["start"])
+            yield records.BLOCK_BARRIER, *came, int(warp), float(end), float(end - start)
 
 
 def critical_path(spans: pd.DataFrame, arrows: pd.DataFrame) -> pd.DataFrame:

@@ -86,14 +86,10 @@ def solver(operator: Operator) -> Solved | None:
     """The library's problem that an operator is; None where it has no kernel for it."""
     stem = operator.name.rpartition("::")[2]
     direction = BACKWARD if "backward" in stem else FORWARD
-    if stem in _ROWS:
-        kernel, place = _ROWS[stem]
-        shape, dtype = _input(operator, place)
-        return _solved(kernel, (math.prod(shape[:-1]), shape[-1]), dtype, direction) if shape else None
-    if stem in _ELEMENTS:
-        kernel, place = _ELEMENTS[stem]
-        shape, dtype = _input(operator, place)
-        return _solved(kernel, (math.prod(shape),), dtype, direction) if shape else None
+    if known := _ROWS.get(stem) or _ELEMENTS.get(stem):
+        shape, dtype = _input(operator, known[1])
+        sizes = (math.prod(shape[:-1]), shape[-1]) if shape and stem in _ROWS else (math.prod(shape),)
+        return _solved(known[0], sizes, dtype, direction) if shape else None
     if stem in _PRODUCTS:
         (a, dtype), (b, _) = (_input(operator, place) for place in _PRODUCTS[stem])
         # The gradients of a product are products of their own.
