@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,8 @@ from tilescope.table.case import Case
 
 COLLECTOR = "lanes"
 ARROWS = ["barrier", "from_warp", "from_time", "to_warp", "to_time", "wait"]
+#: Columns of spans that say which arrival ends a wait.
+_IN_TURN = ["barrier", "arrives", "kind", "warp", "operation", "start", "end"]
 
 
 class Lanes(NamedTuple):
@@ -79,44 +81,52 @@ def longest_wait(lines: pd.DataFrame) -> Wait | None:
 def arrows(spans: pd.DataFrame) -> pd.DataFrame:
     """The arrival that ends each wait of one program: at a barrier, or of the last warp at a barrier of the block. Times as in ``spans``."""
     found = [*_block_barriers(spans[spans["name"] == records.BLOCK_BARRIER])]
-    for barrier, own in spans[spans["barrier"] != ""].groupby("barrier", sort=False):
-        arrived = own[own["arrives"]].sort_values("end")
+    for barrier, own in spans.loc[spans["barrier"] != "", _IN_TURN].groupby("barrier", sort=False):
+        arrived = [(warp, came.sort_values("end")) for warp, came in own[own["arrives"]].groupby("warp")]
         for warp, waits in own[own["kind"] == records.WAIT].groupby("warp"):
-            if len(arrived):
+            if arrived:
                 found += [(barrier, came, time, warp, *wait) for came, time, *wait in _in_turn(arrived, waits)]
     return pd.DataFrame(found, columns=ARROWS)
 
 
-def _in_turn(arrived: pd.DataFrame, waits: pd.DataFrame) -> Iterable[tuple[int, float, float, float]]:
+def _in_turn(
+    arrived: Sequence[tuple[Any, pd.DataFrame]], waits: pd.DataFrame
+) -> Iterable[tuple[int, float, float, float]]:
     """The warp and the time of the arrival that ends each wait of a warp that something had to arrive for, and the wait's end and length.
 
-    The barriers of a ring count as one, whose waits and arrivals are of its steps in turn. A step may have several of either. Waits for
-    a free place in the ring are ahead of the arrivals by the number of its places, which is the least with which none comes too late.
+    ``arrived`` has the arrivals of each warp. The barriers of a ring count as one, whose waits and arrivals are of its steps in turn. A
+    step may have several of either. Waits for a free place in the ring are ahead of the arrivals by the number of its places, which is
+    the least with which none comes too late.
     """
     waits = waits.sort_values("end")
     ends, lengths = waits["end"].to_numpy(), (waits["end"] - waits["start"]).to_numpy()
-    steps: dict[int, tuple[float, int]] = {}
-    for warp, own in arrived.groupby("warp"):
+    times, warps = np.zeros(max(len(own) for _, own in arrived)), np.zeros(max(len(own) for _, own in arrived), int)
+    steps = 0
+    for warp, own in arrived:
         each = _each_step(own, len(ends))
-        for place, end in enumerate(own["end"].tolist()):
-            steps[place // each] = max(steps.get(place // each, (0.0, 0)), (end, warp))
-    times, warps = (np.array(values) for values in zip(*(steps[step] for step in range(len(steps))), strict=True))
-    turn = np.arange(len(ends)) // _each_step(waits, len(steps))
-    for ahead in range(len(steps)):
-        there = (turn >= ahead) & (turn - ahead < len(steps))
+        last = own["end"].to_numpy()[np.minimum(np.arange(each - 1, len(own) + each - 1, each), len(own) - 1)]
+        steps = max(steps, len(last))
+        later = np.flatnonzero(last >= times[: len(last)])
+        times[later], warps[later] = last[later], warp
+    times, warps = times[:steps], warps[:steps]
+    turn = np.arange(len(ends)) // _each_step(waits, steps)
+    for ahead in range(steps):
+        there = (turn >= ahead) & (turn - ahead < steps)
         came = (turn - ahead)[there]
         if (times[came] <= ends[there]).all():
             return zip(warps[came], times[came], ends[there], lengths[there], strict=True)
-    last = np.searchsorted(arrived["end"].to_numpy(), ends, side="right") - 1
+    every = pd.concat(own for _, own in arrived).sort_values("end")
+    last = np.searchsorted(every["end"].to_numpy(), ends, side="right") - 1
     there = last >= 0
     return zip(
-        *(arrived[name].to_numpy()[last[there]] for name in ("warp", "end")), ends[there], lengths[there], strict=True
+        *(every[name].to_numpy()[last[there]] for name in ("warp", "end")), ends[there], lengths[there], strict=True
     )
 
 
 def _each_step(operations: pd.DataFrame, steps: int) -> int:
     """How many of a warp's operations belong to one of so many steps. An operation before or after the loop does not count."""
-    return max(1, sum(int(count / steps + 0.4) for count in operations["operation"].value_counts()))
+    counts = np.unique(operations["operation"].to_numpy(), return_counts=True)[1]
+    return max(1, int((counts / steps + 0.4).astype(int).sum()))
 
 
 def _block_barriers(spans: pd.DataFrame) -> Iterator[tuple[str, int, float, int, float, float]]:

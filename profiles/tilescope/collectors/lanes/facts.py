@@ -15,6 +15,8 @@ _PRODUCT_WAIT, _FREE = "wait for products", "arrive at barrier"
 _BLOCKED = 1e-7
 #: Steps that a loop of products must have for its waits to count as those of each step.
 _STEPS = 4
+#: Columns of spans that say when products are in flight.
+_FLIGHT = ["kind", "pending", "least", "start", "end"]
 
 
 def of_launch(own: pd.DataFrame) -> dict[str, float]:
@@ -38,20 +40,20 @@ def product_share(own: pd.DataFrame) -> float:
     """The share of the programs' time in which a product of one of their warps is in flight, from its start to the end of the wait
     for it, or where that wait found it ended, to the end of the time that its pipe needs.
     """
-    busy = whole = 0.0
-    for _, program in own.groupby(["launch", "program"], sort=False):
-        whole += float(program["end"].max() - program["start"].min())
-        asked = program[(program["kind"] == records.PRODUCT) | (program["name"] == _PRODUCT_WAIT)]
-        flights = [flight for _, lane in asked.groupby("warp", sort=False) for flight in _flights(lane)]
-        busy += _union(flights)
-    return busy / whole if whole else 0.0
+    lane = ["launch", "program", "warp"]
+    programs = own.groupby(lane[:2], sort=False)
+    whole = float((programs["end"].max() - programs["start"].min()).sum())
+    asked = own[(own["kind"] == records.PRODUCT) | (own["name"] == _PRODUCT_WAIT)]
+    flights: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for (launch, program, _), waits in asked[[*lane, *_FLIGHT]].groupby(lane, sort=False):
+        flights.setdefault((launch, program), []).extend(_flights(waits))
+    return sum(map(_union, flights.values())) / whole if whole else 0.0
 
 
 def _flights(lane: pd.DataFrame) -> Iterator[tuple[float, float]]:
     flying: deque[tuple[float, float, float]] = deque()
-    columns = (lane[name] for name in ("kind", "pending", "least", "start", "end"))
     ended = 0.0
-    for kind, pending, least, start, end in zip(*columns, strict=True):
+    for kind, pending, least, start, end in zip(*(lane[name].tolist() for name in _FLIGHT), strict=True):
         if kind == records.PRODUCT:
             flying.append((start, end, least))
             continue
