@@ -137,25 +137,35 @@ def test_many_spans_share_bars_until_fewer_are_seen() -> None:
     spans = pd.DataFrame(
         {
             "lane": "warp 0", "warp": 0, "kind": "wait", "name": "wait for copies", "line": 1, "awaits": "",
-            "start": place * 2e-6, "end": place * 2e-6 + 1e-6,
+            "start": place * 2e-6, "end": place * 2e-6 + 1e-6, "duration": 1e-6,
         }
     )  # fmt: skip
-    plot = figures.lanes(model.Program(spans, pd.DataFrame(columns=model.ARROWS), spans.head(0)), LIGHT)
+    arrows = pd.DataFrame(
+        {
+            "barrier": "%ready", "from_warp": 1, "from_time": spans["start"], "to_warp": 0, "to_time": spans["end"],
+            "wait": 1e-6 + place * 1e-9,
+        }
+    )  # fmt: skip
+    program = model.Program(spans, arrows, spans.head(0))
+    plot = figures.lanes(program, LIGHT)
     (bars,) = [one for one in plot.renderers if one.name == "bars"]
+    waits = next(one for one in plot.renderers if one.name == "arrows")
 
     def drawn() -> tuple[list[str], list[str]]:
         names = list(bars.data_source.data["name"])[1:]  # the first is the legend's
         return [name for name in names if "short spans" not in name], [name for name in names if "short spans" in name]
 
     alone, together = drawn()
-    assert len(alone) <= figures.MOST and len(together) == 200
+    assert len(alone) <= figures.MOST and len(together) == 100
     assert sum(int(name.split()[0].replace(",", "")) for name in together) + len(alone) == count
     assert "most of them wait" in together[0]
-    figures.follow(plot, spans)
+    assert set(waits.data_source.data["x1"]) == set(spans["end"].tail(figures.MOST_ARROWS))
+    figures.follow(plot, program)
     plot.x_range.update(start=1e-5, end=2e-5)
     # The figure has three times what is seen, so that it can be moved.
     alone, together = drawn()
     assert (len(alone), len(together)) == (16, 0)
+    assert sorted(waits.data_source.data["x0"]) == sorted(bars.data_source.data["start"][1:])
 
 
 def test_report_shows_the_lanes_and_their_lines(folder: Path) -> None:

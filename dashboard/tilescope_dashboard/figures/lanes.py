@@ -16,10 +16,10 @@ from tilescope_dashboard.data.units import write
 from tilescope_dashboard.figures.style import Theme, empty, hover, legend
 from tilescope_dashboard.figures.timeline import along_time, reduced
 
-#: Most spans with a bar of their own, and most arrows: the longest waits'.
-MOST, MOST_ARROWS = 2_000, 400
+#: Most spans with a bar of their own, and most arrows: the longest waits'. A browser draws them anew in every frame of a pan.
+MOST, MOST_ARROWS = 1_000, 100
 #: Slots of time whose short spans share a bar in each lane.
-_SLOTS = 200
+_SLOTS = 100
 #: How much longer than what is seen the time is whose spans the figure has.
 _AROUND = 3
 _ROW = 26
@@ -36,7 +36,7 @@ def lanes(program: model.Program, look: Theme, *, steps: bool = False) -> figure
     """If the spans have a boolean column ``chosen``, other spans are pale. Above ``MOST`` spans, the short ones share grey bars. With
     ``steps`` the program is along the steps of a loop (``by_step``).
     """
-    spans, arrows, path = program
+    spans, _, path = program
     if spans.empty:
         return empty(look, "inside", "This run has no lanes of this kernel.")
     rows = list(spans["lane"].unique())
@@ -47,28 +47,38 @@ def lanes(program: model.Program, look: Theme, *, steps: bool = False) -> figure
     bars = [_bars(plot, kind, look) for kind in trace.KINDS if (spans["kind"] == kind).any()]
     items = [*bars]
     hover(plot, [item.renderers[0] for item in bars], _HOVER)
-    fill(plot, spans)
-    _arrows(plot, spans, arrows, look, items)
+    _arrows(plot, program.arrows, look, items)
+    fill(plot, program)
     _path(plot, path, look, items)
     plot.height = 136 + _ROW * len(rows)
     legend(plot, look, items)
     return plot
 
 
-def fill(plot: figure, spans: pd.DataFrame, start: float = -math.inf, end: float = math.inf) -> None:
-    """Gives the figure the spans between two times, which are fewer, so that shorter ones have a bar of their own."""
+def fill(plot: figure, program: model.Program, start: float = -math.inf, end: float = math.inf) -> None:
+    """Gives the figure the spans and arrows between two times, which are fewer, so that shorter ones are drawn, too."""
+    spans, arrows, _ = program
     seen = spans[(spans["end"] >= start) & (spans["start"] <= end)]
     known = seen.assign(chosen=seen.get("chosen", True), duration=seen.get("duration", seen["end"] - seen["start"]))
     singles, shared = reduced(known.assign(impl=known["lane"]), MOST, _SLOTS, "kind")
+    lane = spans.drop_duplicates("warp").set_index("warp")["lane"]
+    waits = _between(arrows[(arrows["to_time"] >= start) & (arrows["from_time"] <= end)])
+    waits = waits.sort_values("wait", ascending=False).head(MOST_ARROWS)
     for one in plot.renderers:
         if one.name == "bars":
             kind = one.tags[0]
             one.data_source.data = _columns(singles[singles["kind"] == kind], shared[shared["kind"] == kind], kind)
+        elif one.name == "arrows":
+            one.data_source.data = {
+                "x0": waits["from_time"], "y0": waits["from_warp"].map(lane), "x1": waits["to_time"],
+                "y1": waits["to_warp"].map(lane), "barrier": waits["barrier"].str.removeprefix("%"),
+            }  # fmt: skip
 
 
-def follow(plot: figure, spans: pd.DataFrame) -> None:
+def follow(plot: figure, program: model.Program) -> None:
     """Fills a served figure anew as a user zooms or moves out of what it has."""
-    if len(spans) <= MOST:
+    spans = program.spans
+    if len(spans) <= MOST and len(_between(program.arrows)) <= MOST_ARROWS:
         return
     held = [float(spans["start"].min()), float(spans["end"].max())]
 
@@ -78,7 +88,7 @@ def follow(plot: figure, spans: pd.DataFrame) -> None:
         if width <= 0 or (held[0] <= start and end <= held[1] and held[1] - held[0] <= 2 * _AROUND * width):
             return
         held[:] = start - width * (_AROUND - 1) / 2, end + width * (_AROUND - 1) / 2
-        fill(plot, spans, *held)
+        fill(plot, program, *held)
 
     for name in ("start", "end"):
         plot.x_range.on_change(name, look)
@@ -136,19 +146,16 @@ def _path(plot: figure, path: pd.DataFrame, look: Theme, items: list[LegendItem]
     items.append(LegendItem(label="critical path", renderers=[drawn]))
 
 
-def _arrows(plot: figure, spans: pd.DataFrame, arrows: pd.DataFrame, look: Theme, items: list[LegendItem]) -> None:
+def _between(arrows: pd.DataFrame) -> pd.DataFrame:
+    """The arrows from one warp to another."""
+    return arrows[arrows["from_warp"] != arrows["to_warp"]]
+
+
+def _arrows(plot: figure, arrows: pd.DataFrame, look: Theme, items: list[LegendItem]) -> None:
     """Lines from an arrival at a barrier to the end of the wait, with a mark at the wait."""
-    lane = spans.drop_duplicates("warp").set_index("warp")["lane"]
-    between = arrows[arrows["from_warp"] != arrows["to_warp"]]
-    if between.empty:
+    if _between(arrows).empty:
         return
-    between = between.nlargest(MOST_ARROWS, "wait")
-    data = ColumnDataSource(
-        {
-            "x0": between["from_time"], "y0": between["from_warp"].map(lane), "x1": between["to_time"],
-            "y1": between["to_warp"].map(lane), "barrier": between["barrier"].str.removeprefix("%"),
-        }
-    )  # fmt: skip
+    data = ColumnDataSource()
     drawn = plot.segment(
         "x0", "y0", "x1", "y1", source=data, line_color=look.ink, line_alpha=0.25, line_width=1, name="arrows"
     )

@@ -61,6 +61,8 @@ def along_time(look: Theme, name: str, rows: Sequence[str], window: float, *, x:
     """An empty figure with named rows, the first at the top, over ``window`` seconds. It pans and zooms along time alone."""
     plot = blank(look, name, x=x, x_unit="second", named_rows=True, y_range=list(rows)[::-1])
     time_axis(plot, window)
+    # Bokeh would draw every frame of a pan a second time, half a second later.
+    plot.lod_interval = 0
     plot.yaxis.major_label_text_font_size = "13px"
     return plot
 

@@ -119,10 +119,10 @@ class Inside(View):
         """The figure of a program, ``along`` another's range of times."""
         steps = self._along.value == _STEPS
         shown = model.by_step(program) if steps else program
-        chosen = shown.spans.assign(chosen=self._chosen(shown.spans))
-        plot = figures.lanes(shown._replace(spans=chosen), self.look, steps=steps)
+        shown = shown._replace(spans=shown.spans.assign(chosen=self._chosen(shown.spans)))
+        plot = figures.lanes(shown, self.look, steps=steps)
         plot.x_range = along or plot.x_range
-        figures.follow(plot, chosen)
+        figures.follow(plot, shown)
         return plot
 
     def _chosen(self, rows: pd.DataFrame) -> pd.Series:
