@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gzip
 import importlib.util
 import json
@@ -188,7 +189,7 @@ def _launched(launch: Launch, record: Mapping[str, Any]) -> launch_configs.Launc
 
 def compile_launch(launch: Launch, target: str) -> dict[str, Any]:
     from tilescope.collectors import code_values, fault_rules  # noqa: PLC0415 (they import torch and triton)
-    from tilescope.execution import compiling, launch_limits  # noqa: PLC0415
+    from tilescope.execution import compiling, launch_limits, offline  # noqa: PLC0415
 
     try:
         kernel, took = compiling.compiled(launch, LIMIT)
@@ -202,7 +203,8 @@ def compile_launch(launch: Launch, target: str) -> dict[str, Any]:
     texts = {stage: kernel.asm[stage] for stage in ("ttir", *STAGES) if stage in kernel.asm}
     texts = assembly.of_file({**texts, "ptx": assembly.with_callers(texts["ptx"])}, launch.file.name)
     ptx, metadata = texts["ptx"], kernel.metadata
-    report, sass = _assemble(assembly.attributed(ptx, launch.file.name), metadata, target)
+    command = compiling.assembler(metadata, offline.capability(target))
+    report, sass = _assemble(assembly.attributed(ptx, launch.file.name), metadata.name, command)
     used = assembly.resources(report, metadata.name)
     shared_memory = metadata.shared + used.static_shared_memory
     most = occupancy.limits(target).block_shared_memory
@@ -301,14 +303,15 @@ def _gist(error: BaseException) -> str:
     return written[2] if written else lines[-1] if lines else type(error).__name__
 
 
-def _assemble(ptx: str, metadata: Any, target: str) -> tuple[str, str]:
-    """The report of ``ptxas -v``, and the SASS. Raises CompilationFailed."""
-    from tilescope.execution import compiling, offline  # noqa: PLC0415
+@functools.lru_cache(maxsize=64)
+def _assemble(ptx: str, name: str, command: tuple[str, ...]) -> tuple[str, str]:
+    """The report of ``ptxas -v``, and the SASS. A case may launch one kernel many times. Raises CompilationFailed."""
+    from tilescope.execution import compiling  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
-        done = compiling.assemble(ptx, metadata, offline.capability(target), folder)
+        done = compiling.assemble(ptx, command, folder)
         if done.returncode:
-            raise CompilationFailed(f"ptxas failed on {metadata.name}: {assembly.complaint(done.stderr)}")
+            raise CompilationFailed(f"ptxas failed on {name}: {assembly.complaint(done.stderr)}")
         return done.stdout + done.stderr, _disassemble(str(Path(folder, "kernel.cubin")))
 
 

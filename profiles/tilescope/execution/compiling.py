@@ -10,7 +10,7 @@ import contextlib
 import io
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,16 +48,20 @@ def compiled(launch: Launch, seconds: float) -> tuple[Any, float | None]:
     return offline.compile_launch(launch), took
 
 
-def assemble(ptx: str, metadata: Any, capability: int, folder: str) -> subprocess.CompletedProcess[str]:
-    """Assembles PTX into ``kernel.cubin`` in the folder by ``ptxas -v``, with the flags of Triton's own backend."""
+def assembler(metadata: Any, capability: int) -> tuple[str, ...]:
+    """The command ``ptxas -v`` for a kernel with this metadata, with the flags of Triton's own backend."""
     flags = ["-lineinfo", "-v", f"--gpu-name={sm_arch_from_capability(capability)}"]
     flags += [] if metadata.enable_fp_fusion else ["--fmad=false"]
     flags += ["--opt-level", "0"] if knobs.nvidia.disable_ptxas_opt else []
-    flags += (metadata.ptx_options or "").split()
+    return get_ptxas(capability).path, *flags, *(metadata.ptx_options or "").split()
+
+
+def assemble(ptx: str, command: Sequence[str], folder: str) -> subprocess.CompletedProcess[str]:
+    """Assembles PTX into ``kernel.cubin`` in the folder by the ``command`` of ``assembler``."""
     source = Path(folder, "kernel.ptx")
     source.write_text(ptx)
-    command = [get_ptxas(capability).path, *flags, str(source), "-o", str(Path(folder, "kernel.cubin"))]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    whole = [*command, str(source), "-o", str(Path(folder, "kernel.cubin"))]
+    return subprocess.run(whole, capture_output=True, text=True, check=False)
 
 
 def in_time(seconds: float, work: Callable[[], Result]) -> Result:

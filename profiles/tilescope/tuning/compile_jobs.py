@@ -234,7 +234,7 @@ def _report(kernel: Any, capability: int, fresh: str) -> str:
         return Path(kept).read_text(encoding="utf-8")
     if not fresh:
         with tempfile.TemporaryDirectory() as folder:
-            done = compiling.assemble(kernel.asm["ptx"], kernel.metadata, capability, folder)
+            done = compiling.assemble(kernel.asm["ptx"], compiling.assembler(kernel.metadata, capability), folder)
         fresh = done.stdout + done.stderr
     cache.put(fresh, _REPORT, binary=False)
     return fresh
