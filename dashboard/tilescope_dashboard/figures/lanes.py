@@ -80,10 +80,10 @@ def follow(plot: figure, program: model.Program) -> None:
     spans = program.spans
     if len(spans) <= MOST and len(_between(program.arrows)) <= MOST_ARROWS:
         return
-    held = [float(spans["start"].min()), float(spans["end"].max())]
+    first, last = held = [float(spans["start"].min()), float(spans["end"].max())]
 
     def look(_name: str, _before: float, _now: float) -> None:
-        start, end = plot.x_range.start, plot.x_range.end
+        start, end = max(plot.x_range.start, first), min(plot.x_range.end, last)
         width = end - start
         if width <= 0 or (held[0] <= start and end <= held[1] and held[1] - held[0] <= 2 * _AROUND * width):
             return

@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,16 +103,15 @@ def _described(lanes: dict[tuple[str, int, int], list[_Scope]]) -> tuple[dict[st
                 event = {"ph": "X", "name": name, "pid": launch * 1_000_000 + program, "tid": warp, "args": place}
                 events.append({**event, "ts": start, "dur": end - start})
         operations = {
-            number: {
-                "kind": next((kind for kind, words in _KINDS.items() if re.search(words, name, re.IGNORECASE)), trace.ARITHMETIC),
-                "name": name, "line": 0, "barrier": "", "uses": [], "then_uses": [], "awaits": [], "arrives": False, "operation": "",
-                "partition": "", "pending": 0,
-            }
-            for name, number in numbers.items()
-        }  # fmt: skip
+            number: asdict(records.Operation(name, _kind(name), name, line=0)) for name, number in numbers.items()
+        }
         told = {"function": kernel, "file": "", "grid": [], "kinds": list(records.KINDS), "scopes": {}}
         launches.append({**told, "operations": operations, "programs": kept})
     return {trace.EVENTS: events, trace.DESCRIBED: {"launches": launches}}, notes
+
+
+def _kind(name: str) -> str:
+    return next((kind for kind, words in _KINDS.items() if re.search(words, name, re.IGNORECASE)), trace.ARITHMETIC)
 
 
 def _innermost(scopes: Sequence[_Scope]) -> Iterator[_Scope]:

@@ -246,22 +246,16 @@ class _Walk:
         if found[3] == "tt.load":
             self._loaded |= dict.fromkeys(_VALUE.findall(found[2] or ""), number)
         scope = f"{name}, line {number}" if number else name
+        arrives = found[3] in _ARRIVES
         made = Operation(
-            scope,
-            kind,
-            name,
-            number,
-            uses=used,
-            operation=found[3],
-            arrives=found[3] in _ARRIVES,
-            partition=self._place,
+            scope, kind, name, number, uses=used, operation=found[3], arrives=arrives, partition=self._place
         )
         if pending := _PENDING.search(found[4]):
             made.pending = int(pending[1])
         if kind == PRODUCT and (extents := _EXTENTS.search(found[4])):
             made.flops = 2 * int(extents[1]) * math.prod(map(int, extents[3].split("x")[:-1]))
             made.pipe = _PIPES.get(extents[2], "")
-        if made.arrives or found[3] in _AT_BARRIER:
+        if arrives or found[3] in _AT_BARRIER:
             made.barrier = self._root(_barrier(found[3], found[4]))
         self._all.append(made)
         if kind not in self.kinds:

@@ -195,11 +195,7 @@ def _table(told: Mapping[str, Any]) -> pd.DataFrame:
 
 def _between(last: Mapping[str, Any] | None) -> tuple[Any, ...]:
     """The time after the operation ``last``. It is at the operation's line, or at a load's whose values it is the first to need."""
-    name, line, awaits = (
-        f"after {last['name']}" if last else "before the first operation",
-        last["line"] if last else 0,
-        "",
-    )
+    name, line, awaits = (f"after {last['name']}", last["line"], "") if last else ("before the first operation", 0, "")
     if last and (used := last["then_uses"]):
         name, line, awaits = "first use of a load", used[0], said([("load", line) for line in used])
     return ARITHMETIC, name, line, -1, awaits, "", False, 0, 0.0
@@ -212,13 +208,9 @@ def said(awaited: Iterable[tuple[str, int]]) -> str:
         lines.setdefault(name, []).extend([line] if line else [])
     texts = []
     for name, known in lines.items():
-        each = [str(line) for line in sorted(set(known))]
-        place = (
-            f" of line{'s' * (len(each) > 1)} {' and '.join(filter(None, [', '.join(each[:-1]), each[-1]]))}"
-            if each
-            else ""
-        )
-        texts.append(name + place)
+        *others, final = [str(line) for line in sorted(set(known))] or [""]
+        listed = f"lines {', '.join(others)} and {final}" if others else f"line {final}"
+        texts.append(f"{name} of {listed}" if final else name)
     return " and ".join(texts)
 
 
