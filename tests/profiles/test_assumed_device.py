@@ -95,7 +95,7 @@ SMI = {
 
 def test_nvidia_smi_describes_the_assumed_gpu():
     before = os.environ["PATH"]
-    with assumed("sm_90", tensors=True) as there:
+    with assumed("sm_90") as there:
         assert shutil.which("nvidia-smi")
         for options, said in SMI.items():
             assert subprocess.check_output(["nvidia-smi", *options.split()], text=True) == said
@@ -116,7 +116,7 @@ def test_nvidia_smi_describes_the_assumed_gpu():
 
 def test_pynvml_describes_the_assumed_gpu():
     real = pytest.importorskip("pynvml")
-    with assumed("sm_90", tensors=True) as there:
+    with assumed("sm_90") as there:
         import pynvml
 
         pynvml.nvmlInit()
@@ -357,16 +357,11 @@ def test_assumed_leaves_nothing_replaced():
         torch.ones(1, device="cuda")
 
 
-def test_assumed_beside_a_gpu_answers_queries_only(monkeypatch):
+def test_assumed_hides_a_real_gpu(monkeypatch):
     """As far as that can be seen without one: PyTorch is made to say that there is a GPU."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    kept = {name: vars(torch.cuda)[name] for name in ("synchronize", "Stream", "Event", "current_stream")}
-    with assumed("sm_80") as there:
+    with assumed("sm_80"):
         assert torch.cuda.get_device_properties(0).multi_processor_count == 108
-        assert driver.active.utils.get_device_properties(0)["multiprocessor_count"] == 108
-        assert not torch.ones(1).is_cuda and "device" not in vars(torch.Tensor) and not there.tensors
-        assert all(vars(torch.cuda)[name] is value for name, value in kept.items())
-    with assumed("sm_80", tensors=True):
         assert torch.ones(1, device="cuda").is_cuda
 
 

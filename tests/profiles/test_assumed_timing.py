@@ -66,7 +66,7 @@ def test_benchmark_without_gpu_gives_nan_and_goes_on(name: str) -> None:
 
 
 def test_benchmark_keeps_the_form_of_times() -> None:
-    with assumed("sm_90", tensors=True) as there:
+    with assumed("sm_90") as there:
         times = triton.testing.do_bench(lambda: None, quantiles=[0.5, 0.2, 0.8])
         assert len(times) == 3 and all(map(math.isnan, times))
         (time,) = triton.testing.do_bench(lambda: None, return_mode="all")

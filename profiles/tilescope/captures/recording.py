@@ -114,7 +114,7 @@ def without_gpu(
         return runner
 
     with (
-        assumed_device.assumed(target, tensors=True) as there,
+        assumed_device.assumed(target) as there,
         there.without_compiler(),
         inductor.once_imported(
             "torch.utils.benchmark", lambda _: assumed_tensors.replaced(assumed_timing.timers(there.answers))

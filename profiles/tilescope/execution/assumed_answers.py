@@ -285,24 +285,19 @@ def _signed(number: int) -> int:
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
-def queries(answers: Answers) -> Iterator[Replacement]:
-    """Yields (owner, name, value) of replaced queries about the device. They apply also where a real GPU is here."""
-    say = functools.partial(_saying, answers)
-    memory, properties = answers.device.memory_bytes, Properties(answers)
+def answers_of(answers: Answers) -> Iterator[Replacement]:
+    """Yields (owner, name, value) of replaced queries about the device, its availability, streams, memory and randomness."""
+    cuda, say = torch.cuda, functools.partial(_saying, answers)
+    total, properties = answers.device.memory_bytes, Properties(answers)
     yield say("get_device_name", lambda device=None: answers.device.name)
     yield say("get_device_capability", lambda device=None: answers.capability)
     for name in ("get_device_properties", "_get_device_properties"):
-        if hasattr(torch.cuda, name):
-            yield torch.cuda, name, lambda device=None: answers.index(device) or properties
+        if hasattr(cuda, name):
+            yield cuda, name, lambda device=None: answers.index(device) or properties
     yield say("is_bf16_supported", lambda *_, **__: answers.capability >= (8, 0))
     yield say("is_tf32_supported", lambda: answers.capability >= (8, 0))
     yield say("get_arch_list", lambda: [answers.device.target])
-    yield say("mem_get_info", lambda device=None: (memory, memory))
-
-
-def absent_gpu(answers: Answers) -> Iterator[Replacement]:
-    """Yields replacements for use where there is no GPU: of availability, streams, memory, randomness."""
-    cuda, say = torch.cuda, functools.partial(_saying, answers)
+    yield say("mem_get_info", lambda device=None: (total, total))
     yield say("is_available", lambda: True)
     yield say("device_count", lambda: 1)
     yield say("current_device", lambda: 0)

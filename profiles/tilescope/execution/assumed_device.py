@@ -19,8 +19,8 @@ It does not cover
 * launchers that read a value, with tensors on ``meta``;
 * errors for mixing tensors of host and GPU: there are none.
 
-Afterwards PyTorch takes CUDA for initialised: ``device="cuda"`` fails with another message than before. With a real GPU only
-queries are answered, and tensors, streams and events are the real ones, unless ``tensors`` hides that GPU.
+Afterwards PyTorch takes CUDA for initialised: ``device="cuda"`` fails with another message than before. A real GPU is hidden: its
+own tensors must not be used meanwhile.
 
 Imports torch and triton: worker-side only.
 """
@@ -55,15 +55,13 @@ class Assumed:
     and for an unknown target.
     """
 
-    def __init__(self, target: str, place: str, tensors: bool) -> None:
+    def __init__(self, target: str, place: str) -> None:
         if place not in ("cpu", "meta"):
             raise ValueError(f"tensors cannot be kept on {place!r}: use cpu or meta")
         toolkit = get_ptxas(offline.capability(target)).version
         self.answers = assumed_answers.Answers(target, toolkit)
         self.target, self.place = target, place
         self.active = False
-        #: Whether tensors, streams and events are assumed too, instead of those of a real GPU.
-        self.tensors = tensors
         #: Whether PyTorch's compiler is imported and told to leave functions uncompiled.
         self.uncompiled = False
         #: Whether ``torch.compile`` was called.
@@ -74,19 +72,11 @@ class Assumed:
         """``Answers.as_data``: the assumption as plain data."""
         return self.answers.as_data()
 
-    @contextlib.contextmanager
-    def in_this_thread(self) -> Iterator[None]:
-        """While active, this thread can make tensors on the assumed GPU. ``assumed`` and threads started meanwhile use it."""
-        with assumed_tensors.MarkingMode(self.place) if self.tensors else contextlib.nullcontext():
-            yield
-
     def _replacements(self) -> Iterator[tuple[Any, str, Any]]:
-        yield from assumed_answers.queries(self.answers)
-        if self.tensors:
-            yield from assumed_answers.absent_gpu(self.answers)
-            yield from assumed_tensors.DeviceReplacements(self.place).replacements()
-            yield threading.Thread, "start", functools.partial(self._start, threading.Thread.start)
-            yield torch, "compile", functools.partial(self._compile, torch.compile)
+        yield from assumed_answers.answers_of(self.answers)
+        yield from assumed_tensors.DeviceReplacements(self.place).replacements()
+        yield threading.Thread, "start", functools.partial(self._start, threading.Thread.start)
+        yield torch, "compile", functools.partial(self._compile, torch.compile)
 
     @contextlib.contextmanager
     def without_compiler(self) -> Iterator[None]:
@@ -118,7 +108,7 @@ class Assumed:
         run = thread.run
 
         def inside() -> None:
-            with self.in_this_thread() if self.active else contextlib.nullcontext():
+            with assumed_tensors.MarkingMode(self.place) if self.active else contextlib.nullcontext():
                 run()
 
         thread.run = inside  # type: ignore[method-assign]
@@ -126,42 +116,40 @@ class Assumed:
 
 
 @contextlib.contextmanager
-def assumed(target: str, place: str = "cpu", tensors: bool | None = None) -> Iterator[Assumed]:
+def assumed(target: str, place: str = "cpu") -> Iterator[Assumed]:
     """While active, device queries of this process are answered for ``target`` (``sm_90``).
 
-    ``place`` is where tensors "on the GPU" really are: ``cpu``, or ``meta`` for shapes without data. ``tensors`` says whether there
-    are such tensors, by default where there is no GPU. True hides a real GPU, whose own tensors must then not be used.
+    ``place`` is where tensors "on the GPU" really are: ``cpu``, or ``meta`` for shapes without data. Only this thread and those that
+    it starts can make such tensors.
 
     A nested call for the same target and place yields the same object; for another it raises RuntimeError. Raises ValueError for
     a target without a listed product.
     """
     global _current  # noqa: PLW0603 - what it answers for is the process's too
     with _lock:
-        within, found = _current, _current
-        if found is None:
-            found = Assumed(target, place, not torch.cuda.is_available() if tensors is None else tensors)
+        within, found = _current, _current or Assumed(target, place)
         if (found.target, found.place) != (target, place):
             raise RuntimeError(
                 f"{found.target} on {found.place} is assumed already: end that before you assume {target} on {place}"
             )
         _current = found
     if within is not None:
-        with found.in_this_thread():
+        with assumed_tensors.MarkingMode(place):
             yield found
         return
     before = driver._active
     try:
         found.active = True
-        outside = [assumed_smi.on_path, assumed_nvml.imported] if found.tensors else []
         with contextlib.ExitStack() as stack:
             stack.enter_context(assumed_tensors.replaced(found._replacements()))
-            for context in (found.in_this_thread(), *(each(found.answers) for each in outside)):
-                stack.enter_context(context)
+            stack.enter_context(assumed_tensors.MarkingMode(place))
+            stack.enter_context(assumed_smi.on_path(found.answers))
+            stack.enter_context(assumed_nvml.imported(found.answers))
             driver.set_active(offline.OfflineDriver(target, found.answers))
             try:
                 yield found
             finally:
-                if found.tensors and torch.get_default_device().type == "cuda":
+                if torch.get_default_device().type == "cuda":
                     torch.set_default_device(None)
     finally:
         driver._active = before
@@ -171,7 +159,7 @@ def assumed(target: str, place: str = "cpu", tensors: bool | None = None) -> Ite
 
 @contextlib.contextmanager
 def for_launcher(spec: KernelSpec, case: Case, target: str, place: str) -> Iterator[Assumed | None]:
-    """``assumed`` with tensors, for a case whose launcher may query the GPU; yields None for any other case.
+    """``assumed`` for a case whose launcher may query the GPU; yields None for any other case.
 
     Launchers of other libraries and of users may query it. The catalog's own ask ``launching`` instead, which chooses kernels that
     can be interpreted while launches are caught. Also yields None for a target without a listed product.
@@ -179,7 +167,7 @@ def for_launcher(spec: KernelSpec, case: Case, target: str, place: str) -> Itera
     if target not in ceilings.targets() or not _asks(spec, case):
         yield None
         return
-    with assumed(target, place, tensors=True) as found:
+    with assumed(target, place) as found:
         yield found
 
 
