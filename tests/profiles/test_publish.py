@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from tilescope.cli import main
 from tilescope.files import bounded_reading
-from tilescope.runs import function_digests, listings, parquet, recordings, store
+from tilescope.runs import listings, parquet, recordings, store
 from tilescope.runs.publish import publish
 from tilescope.runs.store import RunWriter, StoreError
 from tilescope.table import line_values, schema
@@ -130,19 +130,11 @@ def test_replace_removes_runs_of_the_title(written, tmp_path):
 
 
 def test_published_run_keeps_digests_of_launched_functions(tmp_path):
-    own = tmp_path / "own.py"
-    own.write_text(
-        "import triton\n@triton.jit\ndef a_kernel(x): return x\n@triton.jit\ndef other_kernel(x): return -x\n"
-    )
-    facts = {"softmax": {"file": str(own), "functions": {"a_kernel": "1", "other_kernel": "2"}}}
-    for number, (kernels, digest) in enumerate(((facts, "1"), ({"softmax": {"file": str(own)}}, None))):
-        writer = RunWriter(tmp_path / "runs", made_up.run(f"20260102-030405-000{number}", kernels=kernels))
-        writer.append(schema.frame([SOFTMAX.row("gpu_time", 1e-6, "torch_profiler", launch=0, function="a_kernel")]))
-        # An older run kept texts alone.
-        writer.keep_sources({"softmax": {"own.py": own.read_text()}})
-        published = store.open_run(publish(store.open_run(writer.finish()), tmp_path / "kept"))
-        kept = published.run.kernels["softmax"]["functions"]
-        assert kept == {"a_kernel": digest or function_digests.of(own)["a_kernel"]}
+    facts = {"softmax": {"file": "", "functions": {"a_kernel": "1", "other_kernel": "2"}}}
+    writer = RunWriter(tmp_path / "runs", made_up.run(kernels=facts))
+    writer.append(schema.frame([SOFTMAX.row("gpu_time", 1e-6, "torch_profiler", launch=0, function="a_kernel")]))
+    published = store.open_run(publish(store.open_run(writer.finish()), tmp_path / "kept"))
+    assert published.run.kernels["softmax"]["functions"] == {"a_kernel": "1"}
 
 
 def test_packed_times_are_the_same_bits(tmp_path):

@@ -68,11 +68,7 @@ class Ledger:
                 self.skipped[done.collector, done.message, limited].append(cases[done.case])
             elif done.event == "result":
                 self.productive.add(done.collector)
-        # Older runs name a person's own kernel by its variable.
-        named = {
-            (name, case.impl, case.direction, case.workload, case.config): case.id
-            for case in cases.values() for name in (case.kernel.rpartition(":")[2], case.name)
-        }  # fmt: skip
+        named = {(case.name, case.impl, case.direction, case.workload, case.config): case.id for case in cases.values()}
         for key, of_case in rows.groupby(["kernel", "impl", "pass", "workload", "config"], sort=False):
             case_id = named.get(key)
             if case_id is None:

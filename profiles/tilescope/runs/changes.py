@@ -1,7 +1,6 @@
 """Which of a run's kernels have changed since they were recorded, by the digests of the GPU functions that they launched.
 
-An older run kept texts and no digests: its digests are those of the kept texts, and of today's texts for files that it did not keep.
-A function that only such a file changed counts as current. Imports neither torch nor triton.
+A function without a digest counts as current. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -72,30 +71,23 @@ def changed_since(file: str, digests: Mapping[str, str]) -> set[str]:
 
 def recorded(loaded: store.LoadedRun, kernel: str) -> Mapping[str, str]:
     """The digests of a kernel's GPU functions when it was recorded."""
-    facts = loaded.run.kernels[kernel]
-    if "functions" in facts:
-        digests: Mapping[str, str] = facts["functions"]
-        return digests
-    path = store.source_file(str(facts.get("file", "")))
-    try:
-        return _digests(path, loaded.sources.get(kernel, {})) if path else {}
-    except function_digests.UNREADABLE:  # a StoreError, too: whoever opens the texts is told of the damage
-        return {}
+    digests: Mapping[str, str] = loaded.run.kernels[kernel].get("functions", {})
+    return digests
 
 
 def today(path: Path) -> dict[str, str]:
     """The digests of the GPU functions that a file declares or imports; none where its code cannot be read."""
     try:
-        return _digests(path, {})
+        return _digests(path)
     except function_digests.UNREADABLE:
         return {}
 
 
-def _digests(path: Path, kept: Mapping[str, str]) -> dict[str, str]:
+def _digests(path: Path) -> dict[str, str]:
     """``function_digests.of``, cached for a file in a package until a file of the package changes."""
     packages = list(itertools.takewhile(lambda folder: (folder / "__init__.py").is_file(), path.absolute().parents))
     if not packages:
-        return function_digests.of(path, kept)
+        return function_digests.of(path)
     state = [str(packages[-1])]
     for file in sorted(packages[-1].rglob("*.py")):
         seen = file.stat()
@@ -106,9 +98,9 @@ def _digests(path: Path, kept: Mapping[str, str]) -> dict[str, str]:
         known = user_cache.read("functions", key) or {}
         _known.clear()
         _known[key] = known
-    name = " ".join([str(path.absolute()), *([user_cache.digest(sorted(kept.items()))] if kept else [])])
+    name = str(path.absolute())
     if name not in known:
-        known[name] = function_digests.of(path, kept)
+        known[name] = function_digests.of(path)
         user_cache.write("functions", key, known)
     return known[name]
 

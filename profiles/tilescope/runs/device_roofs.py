@@ -21,10 +21,6 @@ from tilescope.table.run import Ceiling, Device, Run
 
 #: The file beside the recordings.
 FILE = "roofs.json"
-#: The start of the note of a roof that an older recording raised to the rate of a case.
-_RAISED = "best case of this run"
-#: The words before the date in the note of an older run's roof.
-_MEASURED_AT = "measured at "
 
 
 def settled(run: Run, recorded: Path) -> Run:
@@ -41,8 +37,8 @@ def settled(run: Run, recorded: Path) -> Run:
 
 
 def own(run: Run) -> tuple[Ceiling, ...]:
-    """The roofs that were measured for the run, with their driver and date, without those that no program of ours comes near."""
-    return tuple(_dated(c, run) for c in run.device.ceilings if c.origin == MEASURED and c.name not in UNREACHED)
+    """The roofs that were measured for the run, without those that no program of ours comes near."""
+    return tuple(c for c in run.device.ceilings if c.origin == MEASURED and c.name not in UNREACHED)
 
 
 def shared(device: Device, driver: str, recorded: Path) -> tuple[Ceiling, ...]:
@@ -59,7 +55,7 @@ def best(recorded: Path) -> dict[str, dict[str, tuple[Ceiling, ...]]]:
         run = read_run(folder)
         roofs = found.setdefault((run.device.name, _driver(run)), {})
         for roof in own(run):
-            if _RAISED not in roof.note and (roof.name not in roofs or roof.value > roofs[roof.name].value):
+            if roof.name not in roofs or roof.value > roofs[roof.name].value:
                 roofs[roof.name] = roof
     by_device: dict[str, dict[str, tuple[Ceiling, ...]]] = {}
     for (device, driver), roofs in sorted(found.items()):
@@ -85,17 +81,6 @@ def _read(file: Path, changed: int) -> dict[str, dict[str, tuple[Ceiling, ...]]]
         content, dict[str, dict[str, tuple[Ceiling, ...]]], ""
     )
     return found
-
-
-def _dated(roof: Ceiling, run: Run) -> Ceiling:
-    """The roof with its driver and date. Older runs have the date in the note, or measured their roofs when they started."""
-    note, _, date = roof.note.partition(_MEASURED_AT)
-    return dataclasses.replace(
-        roof,
-        note=note.removesuffix("; "),
-        driver=roof.driver or _driver(run),
-        date=roof.date or date or run.started,
-    )
 
 
 def _driver(run: Run) -> str:

@@ -10,12 +10,12 @@ import ast
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from tilescope.files import bounded_reading, names
+from tilescope.files import bounded_reading
 from tilescope.runs import reader
 
 #: A file that is written from a notebook's or script's code names the folder of its modules in such a line.
@@ -26,12 +26,9 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 UNREADABLE = (OSError, ValueError, SyntaxError, RecursionError, MemoryError)
 
 
-def of(path: Path, kept: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The digest of each GPU function by name. Functions that share a name share a digest.
-
-    ``kept`` has former texts of files by base name, which take the place of today's. Raises the errors of ``UNREADABLE``.
-    """
-    files = _Files(path.absolute(), {name: text for name, text in (kept or {}).items() if names.is_source(name)})
+def of(path: Path) -> dict[str, str]:
+    """The digest of each GPU function by name. Functions that share a name share a digest. Raises the errors of ``UNREADABLE``."""
+    files = _Files(path.absolute())
     found: dict[str, list[str]] = {}
     for file in files.reached():
         for name, statements in files.module(file).code.items():
@@ -94,15 +91,15 @@ _parsed = functools.lru_cache(maxsize=1024)(_Module)
 class _Files:
     """A kernel's file and the files that it may import: those of its package, or of its folder."""
 
-    def __init__(self, path: Path, kept: Mapping[str, str]) -> None:
-        self.path, self._kept = path, kept
+    def __init__(self, path: Path) -> None:
+        self.path = path
         packages = list(itertools.takewhile(lambda folder: (folder / "__init__.py").is_file(), path.parents))
         self._inside = packages[-1:] or [path.parent]
         self._roots = [packages[-1].parent] if packages else self._inside
-        self.module = functools.cache(self._module)
+        self.module = functools.cache(lambda file: _parsed(_read(file)))
         self.target = functools.cache(self._target)
         if not packages:
-            added = [Path(ast.literal_eval(folder)) for folder in _FOLDER.findall(self._text(path))]
+            added = [Path(ast.literal_eval(folder)) for folder in _FOLDER.findall(_read(path))]
             # Installed libraries are no part of the kernel, and may be as large as torch.
             added = [folder for folder in added if _INSTALLED.isdisjoint(folder.parts)]
             self._roots = self._inside = [*self._inside, *added]
@@ -141,12 +138,6 @@ class _Files:
                         parts.append(f"{used} is {self.module(here[0]).imports[used]}")
         return _short(parts)
 
-    def _module(self, file: Path) -> _Module:
-        return _parsed(self._text(file))
-
-    def _text(self, file: Path) -> str:
-        return self._kept[file.name] if file.name in self._kept else reader.source_bytes(file).decode()
-
     def _target(self, file: Path, name: str) -> tuple[Path, str] | None:
         """The file and the name of a definition that a name refers to; the empty name for a whole file; None for others."""
         module = self.module(file)
@@ -173,9 +164,11 @@ class _Files:
             ):
                 if any(bounded_reading.is_inside(place, folder) for folder in self._inside):
                     return place
-        # A file that is no longer there, or not under that name.
-        former = f"{name.rpartition('.')[2]}.py"
-        return importer.parent / former if former in self._kept else None
+        return None
+
+
+def _read(file: Path) -> str:
+    return reader.source_bytes(file).decode()
 
 
 def _statements(nodes: Iterable[Any]) -> Iterator[Any]:

@@ -197,15 +197,11 @@ def source_file(file: str) -> Path | None:
     """
     if not file.endswith(".py"):
         return None
-    # Recordings from before 2026-11-22 name a study's file without its package.
-    parts = [name.partition("/") for name in (file, f"tilescope_kernels/{file}")]
-    roots = [
-        (root, rest) for package, _, rest in parts if rest and not rest.startswith("/") for root in _roots(package)
-    ]
-    places = [*((root / rest, root) for root, rest in roots), (Path(file), Path(Path(file).absolute().anchor))]
+    package, _, rest = file.partition("/")
+    roots = _roots(package) if rest and not rest.startswith("/") else []
+    places = [*((root / rest, root) for root in roots), (Path(file), Path(Path(file).absolute().anchor))]
     found = next((path for path, root in places if bounded_reading.is_inside(path, root)), None)
-    # Files of other packages may have the same base name.
-    moved = (file_below(root, rest.rpartition("/")[2]) for root, rest in roots if rest == roots[0][1])
+    moved = (file_below(root, rest.rpartition("/")[2]) for root in roots)
     return found or next(filter(None, moved), None)
 
 
