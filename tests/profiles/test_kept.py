@@ -90,7 +90,7 @@ def test_describe_from_cache_equals_the_workers_answer(monkeypatch):
     async def never(*arguments):
         raise AssertionError("a worker was asked")
 
-    monkeypatch.setattr(questions, "_ask", never)
+    monkeypatch.setattr(questions, "ask", never)
     assert asyncio.run(questions.describe(["softmax"], ["24x32-fp32"])) == told
     assert told[0]["selected"] == ["24x32-fp32"]
 

@@ -9,7 +9,6 @@ _LONGEST = 128
 _ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._=+-]{{0,{_LONGEST - 1}}}")
 #: A notebook's cell as captures name it, or as IPython does.
 _CELL = re.compile(r"(?:notebook_cell(?:_(\d+))?(?:-\d+)?|\d{5,})\.py")
-_SOURCE = re.compile(r"(?!\.)[^/\\\x00-\x1f\x7f]{1,200}")
 
 
 def file_name(text: str, what: str) -> str:
@@ -18,11 +17,6 @@ def file_name(text: str, what: str) -> str:
         shown = ascii(text if len(text) <= _LONGEST else text[:_LONGEST])
         raise ValueError(f"{shown} cannot be {what}: use letters, digits, dots and dashes, {_LONGEST} at most")
     return text
-
-
-def is_source(text: str) -> bool:
-    """Whether the text is the plain name of a source file beside another."""
-    return bool(_SOURCE.fullmatch(text)) and text.endswith(".py")
 
 
 def readable(name: str) -> str:

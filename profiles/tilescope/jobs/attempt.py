@@ -71,14 +71,8 @@ async def ahead(
             async for event in worker.events(patience(ledger.job.settings)):
                 if event["event"] == "done" and leaving and not any(map(ledger.left, cases)):
                     worker.leave()
-                elif case := known.get(event.get("case", "")):
-                    name = event["collector"]
-                    if event["event"] == "result":
-                        await ledger.keep(name, [case])
-                    elif event["event"] == "skipped":
-                        ledger.skip(case, name, event["message"], limited=event.get("limited") is True)
-                    elif event["event"] == "case":
-                        ledger.emit({"event": "case", "case": case.id, "collector": name, "doing": event["doing"]})
+                elif event["event"] != "error" and (case := known.get(event.get("case", ""))):
+                    await ledger.take(event["collector"], case, event)
 
 
 def _job(ledger: Ledger, name: str, cases: Iterable[Case]) -> dict[str, Any]:
@@ -192,10 +186,8 @@ class _Attempt:
         elif case and kind in ("error", "skipped", "result"):
             del self.open[case.id]
             self.current = None
-            if kind == "error":
-                ledger.fail(case, self.name, event["message"], event.get("detail", ""))
-            elif kind == "skipped":
-                ledger.skip(case, self.name, event["message"], limited=event.get("limited") is True)
+            if kind != "result":
+                await ledger.take(self.name, case, event)
             elif hasattr(self.collector, "command") or hasattr(self.collector, "capture_all"):
                 self.pending.append(case)
             elif await ledger.keep(self.name, [case]):

@@ -166,6 +166,17 @@ class Ledger:
         self._settle("result", good, name)
         return missing
 
+    async def take(self, name: str, case: Case, event: Mapping[str, Any]) -> None:
+        """Does what a worker's event says of a case: tells that it has begun, or settles it."""
+        if event["event"] == "case":
+            self.emit({"event": "case", "case": case.id, "collector": name, "doing": event["doing"]})
+        elif event["event"] == "result":
+            await self.keep(name, [case])
+        elif event["event"] == "skipped":
+            self.skip(case, name, event["message"], limited=event.get("limited") is True)
+        elif event["event"] == "error":
+            self.fail(case, name, event["message"], event.get("detail", ""))
+
     def fail(self, case: Case, name: str, message: str, detail: str = "") -> None:
         """Settles a case as failed."""
         self.writer.fail(Failure(case.id, name, message, detail))

@@ -48,18 +48,18 @@ async def describe(
     if kept is not None:
         return kept
     job = {"action": "describe", "kernels": names, "workloads": texts}
-    entries = list((await _ask(job, "catalog", timeout))["kernels"])
+    entries = list((await ask(job, "catalog", timeout))["kernels"])
     await asyncio.to_thread(keep_declarations, names, texts, entries)
     return entries
 
 
 async def ceilings(timeout: float) -> tuple[Ceiling, ...]:
     """The device's measured peak rates. Raises WorkerError where one cannot be measured within ``timeout`` seconds."""
-    answer = await _ask({"action": "ceilings"}, "ceilings", timeout)
+    answer = await ask({"action": "ceilings"}, "ceilings", timeout)
     return tuple(Ceiling(**ceiling) for ceiling in answer["ceilings"])
 
 
-async def _ask(job: Mapping[str, Any], wanted: str, patience: float) -> dict[str, Any]:
+async def ask(job: Mapping[str, Any], wanted: str, patience: float) -> dict[str, Any]:
     """The worker's event of the kind ``wanted``. Raises WorkerError with the reason where none comes."""
     try:
         async with WorkerProcess(job) as worker:

@@ -215,7 +215,7 @@ def join(parts: Sequence[Path], work: Path) -> Path:
     first = max(loaded, key=lambda one: not MEASURING.isdisjoint(one.run.settings["collectors"]))
     runs = [one.run for one in loaded]
     used = dict.fromkeys(name for run in runs for name in run.settings["collectors"])
-    writer = store.RunWriter(work, dataclasses.replace(
+    about = dataclasses.replace(
         first.run, id=store.new_id(), started=min(run.started for run in runs), title="joined",
         kernels={name: facts for run in runs for name, facts in run.kernels.items()},
         versions={name: said for run in reversed(runs) for name, said in run.versions.items()},
@@ -223,8 +223,8 @@ def join(parts: Sequence[Path], work: Path) -> Path:
         failures=tuple(dict.fromkeys(one for run in runs for one in run.failures)),
         notes=tuple(dict.fromkeys(note for run in runs for note in run.notes)),
         skipped=tuple(dict.fromkeys(one for run in runs for one in run.skipped)),
-    ))  # fmt: skip
-    try:
+    )  # fmt: skip
+    with store.RunWriter(work, about) as writer:
         for one in loaded:
             _copy(one, writer)
         table = pd.concat([one.table for one in loaded], ignore_index=True)
@@ -232,9 +232,6 @@ def join(parts: Sequence[Path], work: Path) -> Path:
         again = table.drop(columns="run_id").duplicated() & (table["source"] == store.MODEL)
         writer.append(table[~again])
         return writer.finish()
-    except BaseException:
-        writer.discard()
-        raise
 
 
 def publish_each(joined: Path, titles: Mapping[str, Sequence[str]], folder: Path) -> tuple[list[Path], list[Path]]:

@@ -299,13 +299,7 @@ async def _take(ledger: Ledger, early: Early) -> None:
                 made = Path(event["artefact"])
                 for file in made.parent.glob(f"{case.slug}*"):
                     shutil.move(file, ledger.writer.artefact_folder(name) / file.name)
-                await ledger.keep(name, [case])
-            elif kind == "case":
-                ledger.emit({"event": kind, "case": case.id, "collector": name, "doing": event["doing"]})
-            elif kind == "skipped":
-                ledger.skip(case, name, event["message"], limited=event.get("limited") is True)
-            elif kind == "error":
-                ledger.fail(case, name, event["message"], event.get("detail", ""))
+            await ledger.take(name, case, event)
     finally:
         await early.end()
 

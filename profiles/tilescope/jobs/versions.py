@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import re
 import subprocess
@@ -34,20 +35,15 @@ def version_text(program: str) -> str:
 
 
 @cache
-def known_text(program: str, *_: int) -> str:
-    """The output of the program whose file was changed then and has this size, as once seen."""
-    key = user_cache.digest([program, *_])
+def known_text(program: str, changed: int, size: int) -> str:
+    """``version_text`` of the program whose file was changed then and has this size; empty after 30 s."""
+    key = user_cache.digest([program, changed, size])
     said = user_cache.read("versions", key)
-    if not isinstance(said, str):
-        said = _output([program, "--version"])
-        if said:
+    if isinstance(said, str):
+        return said
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        command = [program, "--version"]
+        if said := subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout:
             user_cache.write("versions", key, said)
-    return said
-
-
-def _output(command: list[str]) -> str:
-    """The command's output; empty where it cannot be run or takes more than 30 s."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
+            return str(said)
+    return ""

@@ -35,6 +35,7 @@ _SHAPES: dict[str, dict[str, type]] = {
     "done": {},
     "catalog": {"kernels": list},
     "ceilings": {"ceilings": list},
+    "chain": {"chain": dict},
     "files": {"texts": dict},
     "captured": {"job": dict, "ended": str, "folder": str},
 }

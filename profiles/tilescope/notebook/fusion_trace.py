@@ -1,17 +1,17 @@
 """Counts a person's own PyTorch function as a chain of operations, on meta tensors: no data, no GPU, any size.
 
-The function runs in a process of its own (``python -m tilescope.notebook.fusion_trace``), the only one that imports torch.
+The function runs in a worker process, the only one that imports torch.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import inspect
-import json
 import re
 import runpy
-import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from tilescope.models.fusion import Chain, Problem, parse_problem
 from tilescope.notebook import user_kernel
 
 #: The longest time in seconds to count a function, most of which is torch's import.
-TIMEOUT = 120
+TIMEOUT = 120.0
 #: Names of parameters that get one row; others get the whole shape.
 _ROW_NAMES = ("weight", "bias", "gamma", "beta")
 #: Operators that need a whole row at once, and operators that are compute-bound.
@@ -30,22 +30,24 @@ _PRODUCTS = re.compile(r"(add|b|baddb)?mm|convolution|.*attention.*|dot|mv|addmv
 
 
 def trace(place: str, shape: str) -> Chain:
-    """The chain that ``path/to/file.py:function`` runs on tensors of ``shape``, counted in a process of its own.
+    """The chain that ``path/to/file.py:function`` runs on tensors of ``shape``, counted in a worker.
 
     Every parameter without a default gets a tensor of that shape (one row of it if it is called ``weight``, ``bias``,
     ``gamma`` or ``beta``). Raises ValueError, in one line, for a function that is not there or cannot be counted.
     """
+    from tilescope.jobs import questions  # noqa: PLC0415 - takes a while to import, and a chain by names needs no worker
+
     parse_problem(shape)
-    command = [sys.executable, "-m", "tilescope.notebook.fusion_trace", place, shape]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise ValueError(f"{place} was not counted within {TIMEOUT} s: does it wait for something?") from error
-    lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
-    if done.returncode or not lines:
-        raise ValueError(lines[-1] if lines else f"{place} ended its process without a word (exit {done.returncode})")
-    counted = json.loads(lines[-1])
+    job = {"action": f"{serve.__module__}.serve", "place": place, "shape": shape}
+    counted = asyncio.run(questions.ask(job, "chain", TIMEOUT))["chain"]
     return Chain(**{**counted, "names": tuple(counted["names"])})
+
+
+def serve(job: Mapping[str, Any], emit: Callable[[Mapping[str, Any]], None]) -> int:
+    """The worker's action: tells the chain of ``job``. Returns the exit status."""
+    sys.path.insert(0, str(Path.cwd()))
+    emit({"event": "chain", "chain": dataclasses.asdict(count(job["place"], parse_problem(job["shape"])))})
+    return 0
 
 
 def count(place: str, problem: Problem) -> Chain:
@@ -91,18 +93,3 @@ def _function(place: str) -> Any:
     if not callable(found):
         raise ValueError(f"{file} has no function {name!r}")
     return found
-
-
-def main(arguments: list[str]) -> int:
-    """Prints the chain as JSON; on an error prints one line on standard error and returns the exit status 2."""
-    try:
-        print(json.dumps(dataclasses.asdict(count(arguments[0], parse_problem(arguments[1])))))
-    except Exception as error:  # a person's own code may raise anything
-        said = " ".join(str(error).split())
-        print(said if isinstance(error, ValueError) and said else f"{type(error).__name__}: {said}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

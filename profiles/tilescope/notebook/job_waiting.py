@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,6 @@ def wait_for(work: Callable[[OnEvent], Coroutine[Any, Any, Path]], on_event: OnE
 
 
 def _in_a_thread(work: Callable[[OnEvent], Coroutine[Any, Any, Path]], on_event: OnEvent) -> Path:
-    outcome: list[Path | BaseException] = []
     started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Path]]] = []
     events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
 
@@ -63,30 +62,25 @@ def _in_a_thread(work: Callable[[OnEvent], Coroutine[Any, Any, Path]], on_event:
         started.append((asyncio.get_running_loop(), task))
         return await task
 
-    def run() -> None:
+    def run() -> Path:
         try:
-            outcome.append(asyncio.run(watched()))
-        except BaseException as error:
-            outcome.append(error)
-        events.put(None)
+            return asyncio.run(watched())
+        finally:
+            events.put(None)
 
     def relay() -> None:
         while (event := events.get()) is not None:
             on_event(event)
 
-    thread = threading.Thread(target=run, name="tilescope-profile")
-    thread.start()
-    try:
-        relay()
-    except BaseException as error:
-        for loop, task in started:
-            loop.call_soon_threadsafe(task.cancel)
-        # An ``on_event`` that raises also ends the job, and is not called again.
-        if isinstance(error, KeyboardInterrupt):
+    with ThreadPoolExecutor(1, "tilescope-profile") as thread:
+        outcome = thread.submit(run)
+        try:
             relay()
-        raise
-    finally:
-        thread.join()
-    if isinstance(outcome[0], BaseException):
-        raise outcome[0]
-    return outcome[0]
+        except BaseException as error:
+            for loop, task in started:
+                loop.call_soon_threadsafe(task.cancel)
+            # An ``on_event`` that raises also ends the job, and is not called again.
+            if isinstance(error, KeyboardInterrupt):
+                relay()
+            raise
+    return outcome.result()

@@ -277,14 +277,10 @@ def with_sites(step: Step, stacks: Step) -> Step:
 def write(run: Run, rows: pd.DataFrame, step: Step, folder: Path) -> store.LoadedRun:
     """Writes a run with its step into the folder of runs."""
     kernels = {name: {"passes": ["forward"]} for name in dict.fromkeys(rows["kernel"])}
-    writer = RunWriter(folder, dataclasses.replace(run, kernels={**kernels, **run.kernels}))
-    try:
+    with RunWriter(folder, dataclasses.replace(run, kernels={**kernels, **run.kernels})) as writer:
         writer.append(rows, store.MODEL)
         steps.write(writer.folder, step)
         return store.open_run(writer.finish())
-    except BaseException:
-        writer.discard()
-        raise
 
 
 def table(step: Step) -> pd.DataFrame:

@@ -75,8 +75,7 @@ def open_file(
         ),
         failures=tuple(found.failures),
     )
-    writer = RunWriter(runs or store.runs_dir(), run)
-    try:
+    with RunWriter(runs or store.runs_dir(), run) as writer:
         writer.append(found.table, store.MODEL)
         if step:
             steps.write(writer.folder, step)
@@ -84,9 +83,6 @@ def open_file(
         for collector, case, suffix, content in found.artefacts:
             writer.artefact_path(collector, case, suffix).write_bytes(content)
         return store.open_run(writer.finish())
-    except BaseException:
-        writer.discard()
-        raise
 
 
 def _predicted(found: Contents, step: Step | None, assumed: Device, named: str) -> tuple[Contents, Step]:

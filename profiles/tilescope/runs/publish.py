@@ -57,26 +57,23 @@ def publish(
     except ValueError as error:
         raise StoreError(f"{loaded.folder}: {error}") from error
     _check_replaceable(target, loaded)
-    scratch = RunWriter(
-        folder,
-        dataclasses.replace(
-            run,
-            title=title or run.title,
-            kernels=kept,
-            failures=tuple(
-                dataclasses.replace(failure, detail="")
-                for failure in run.failures
-                if not failure.case
-                or (
-                    any(failure.concerns(name) for name in kept)
-                    and (sizes is None or not sizes.isdisjoint(readable(failure.case).split("/")))
-                )
-            ),
-            notes=_notes(run, kept, skipped),
-            skipped=skipped,
+    about = dataclasses.replace(
+        run,
+        title=title or run.title,
+        kernels=kept,
+        failures=tuple(
+            dataclasses.replace(failure, detail="")
+            for failure in run.failures
+            if not failure.case
+            or (
+                any(failure.concerns(name) for name in kept)
+                and (sizes is None or not sizes.isdisjoint(readable(failure.case).split("/")))
+            )
         ),
+        notes=_notes(run, kept, skipped),
+        skipped=skipped,
     )
-    try:
+    with RunWriter(folder, about) as scratch:
         scratch.append(table)
         for name in kept:
             scratch.append_lines(name, by_line[by_line["kernel"] == name], loaded.sources.get(name, {}))
@@ -91,9 +88,6 @@ def publish(
             if (published / name).is_file():
                 parquet.pack(frame.assign(run_id=run.id) if "run_id" in frame else frame, published / name)
         return published
-    except BaseException:
-        scratch.discard()
-        raise
 
 
 def _declared(loaded: LoadedRun, kernel: str, table: pd.DataFrame) -> dict[str, Any]:

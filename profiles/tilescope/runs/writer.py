@@ -17,7 +17,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import pandas as pd
 
@@ -208,9 +208,17 @@ class RunWriter:
         return final
 
     def discard(self) -> None:
-        """Removes the folder of a run that holds nothing yet."""
+        """Removes the run's folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.lock_file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """Discards the run after an error."""
+        if kind:
+            self.discard()
 
     def _describe(self) -> None:
         with self._explained():

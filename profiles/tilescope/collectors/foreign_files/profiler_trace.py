@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -61,13 +62,18 @@ class _Arguments(Struct, gc=False):
 
 
 class Event(Struct, gc=False):
-    """The parts of an event that every reader needs. Events whose parts have other types are skipped."""
+    """The parts of an event that every reader needs, in microseconds. Events whose parts have other types are skipped."""
 
     ph: str = ""
     cat: str = ""
     name: Any = None
-    ts: float | None = None
-    dur: float | None = None
+    ts: float = math.nan
+    dur: float = math.nan
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it has a start and a duration."""
+        return self.ph == "X" and not math.isnan(self.ts + self.dur)
 
 
 class _Event(Event, gc=False):
@@ -158,7 +164,7 @@ def _read_event(trace: _Trace, event: _Event) -> None:
     if kind in _OPERATORS:
         if called is not None:
             trace.operators[_plain(called)] = contents.text(event.name, 200)
-    elif kind in _GPU and event.ts is not None and event.dur is not None:
+    elif kind in _GPU:
         if not (abs(event.ts) < _LATEST and 0 <= event.dur < _LATEST):
             trace.damaged += 1
             return

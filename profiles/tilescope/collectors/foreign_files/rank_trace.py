@@ -38,17 +38,11 @@ def read(path: Path) -> Rank:
             number = contents.number(value.get("rank"))
         elif member == EVENTS:
             for event in value:
-                if (
-                    event is None
-                    or event.ph != "X"
-                    or event.cat.lower() != "kernel"
-                    or event.ts is None
-                    or event.dur is None
-                ):
+                if event is None or not event.lasts or event.cat.lower() != "kernel":
                     continue
                 name = event.name if isinstance(event.name, str) else ""
                 if is_collective(name):
-                    calls.append(_call(event, name, event.ts, event.dur))
+                    calls.append(_call(event, name))
                 else:
                     kernels[contents.name(name)] += event.dur * 1e-6
     if number is None:
@@ -57,9 +51,9 @@ def read(path: Path) -> Rank:
     return Rank(int(number), path.name, tuple(sorted(calls, key=lambda call: call.start)), kernels)
 
 
-def _call(event: _Event, name: str, start: float, duration: float) -> Call:
+def _call(event: _Event, name: str) -> Call:
     arguments = event.args or _Arguments()
     of = (contents.text(one, 60) for one in (arguments.collective, arguments.group))
     what, group = (text if text != "None" else "" for text in of)
     elements = contents.number(arguments.elements)
-    return Call(what or contents.name(name), group, start * 1e-6, duration * 1e-6, elements)
+    return Call(what or contents.name(name), group, event.ts * 1e-6, event.dur * 1e-6, elements)

@@ -74,7 +74,7 @@ class _Event(Event, gc=False):
 
     @property
     def end(self) -> float:
-        return (self.ts or 0.0) + (self.dur or 0.0)
+        return self.ts + self.dur
 
 
 _NONE = _Arguments()
@@ -125,7 +125,7 @@ def _read(path: Path) -> _Trace:
         if member != EVENTS:
             continue
         for event in value:
-            if event is not None and event.ph == "X" and event.ts is not None and event.dur is not None:
+            if event is not None and event.lasts:
                 _keep(trace, event)
     return trace
 
@@ -156,7 +156,7 @@ def _steps(trace: _Trace) -> Iterator[tuple[list[tuple[float, float]], str]]:
     """The CPU's time of each step, and what the steps are, the best marks first. Marks may have no launch between them."""
     for marks, said in ((trace.marks, ""), (trace.profiler_marks, "a step of torch.profiler")):
         if marks:
-            yield sorted((mark.ts or 0.0, mark.end) for mark in marks), said
+            yield sorted((mark.ts, mark.end) for mark in marks), said
     for name in dict.fromkeys(mark.name for mark in trace.optimizer_marks):
         ends = sorted(mark.end for mark in trace.optimizer_marks if mark.name == name)
         if len(ends) > 2:
@@ -175,11 +175,11 @@ def _by_step(trace: _Trace, intervals: Sequence[tuple[float, float]]) -> dict[in
     found: dict[int, list[_Event]] = {}
     for event in trace.gpu:
         call = _called(trace, event)
-        moment = (call.ts if call else event.ts) or 0.0
+        moment = (call or event).ts
         number = bisect_right(starts, moment) - 1
         if number >= 0 and moment <= intervals[number][1]:
             found.setdefault(number, []).append(event)
-    return {number: sorted(found[number], key=lambda event: event.ts or 0.0) for number in sorted(found)}
+    return {number: sorted(found[number], key=lambda event: event.ts) for number in sorted(found)}
 
 
 def _windows(
@@ -188,9 +188,9 @@ def _windows(
     """Each step's time on the GPU in microseconds: to the next step's first launch, or to its own last end."""
     found = {}
     for number, events in launches.items():
-        start = events[0].ts or 0.0
+        start = events[0].ts
         later = launches.get(number + 1)
-        end = (later[0].ts or 0.0) if later else max(event.end for event in events)
+        end = later[0].ts if later else max(event.end for event in events)
         if end > start:
             found[number] = end - start
     return found
@@ -201,7 +201,7 @@ def _step(
     windows: Mapping[int, float],
 ) -> Step:  # fmt: skip
     events = launches[number]
-    start = events[0].ts or 0.0
+    start = events[0].ts
     placed = _Places(trace, start)
     operators: dict[Operator, int] = {}
     made: list[tuple[_Event, _Event | None, int | None, object]] = []
@@ -213,22 +213,20 @@ def _step(
         made.append((event, call, place, where.instance if where else None))
     spent: dict[object, float] = defaultdict(float)
     for event, _, _, instance in made:
-        spent[instance] += event.dur or 0.0
+        spent[instance] += event.dur
     later = launches.get(number + 1)
     next_call = _called(trace, later[0]) if later else None
     end = start + windows[number]
     return Step(
         launches=tuple(
-            _launch(
-                event, call, place, (event.dur or 0.0) / spent[instance] if instance and spent[instance] else 1.0, start
-            )
+            _launch(event, call, place, event.dur / spent[instance] if instance and spent[instance] else 1.0, start)
             for event, call, place, instance in made
         ),
         operators=tuple(operators),
         window=windows[number] * 1e-6,
         next_call=_seconds(next_call.ts, start) if next_call else None,
         away=tuple(_away(trace, interval, start, end)),
-        stops=tuple(placed.stop(stop) for stop in trace.stops if interval[0] <= (stop.ts or 0.0) <= interval[1]),
+        stops=tuple(placed.stop(stop) for stop in trace.stops if interval[0] <= stop.ts <= interval[1]),
     )
 
 
@@ -240,7 +238,7 @@ def _launch(event: _Event, call: _Event | None, operator: int | None, part: floa
         name=called,
         kind=model.COLLECTIVE if kind == model.KERNEL and is_collective(called) else kind,
         start=_seconds(event.ts, start),
-        duration=(event.dur or 0.0) * 1e-6,
+        duration=event.dur * 1e-6,
         stream=contents.text(arguments.stream, 20),
         call=_seconds(call.ts, start) if call else None,
         operator=operator,
@@ -252,8 +250,8 @@ def _launch(event: _Event, call: _Event | None, operator: int | None, part: floa
     )
 
 
-def _seconds(moment: float | None, start: float) -> float:
-    return round(((moment or 0.0) - start) * 1e-6, 9)
+def _seconds(moment: float, start: float) -> float:
+    return round((moment - start) * 1e-6, 9)
 
 
 def _away(trace: _Trace, interval: tuple[float, float], start: float, end: float) -> Iterator[tuple[float, float]]:
@@ -262,9 +260,7 @@ def _away(trace: _Trace, interval: tuple[float, float], start: float, end: float
         event for events in trace.ranges.values() for event in events if event.cat.lower() in ("cpu_op", "operator")
     ]
     busy += [*trace.calls.values(), *trace.stops]
-    inside = sorted(
-        (event.ts or 0.0, event.end) for event in busy if event.end >= interval[0] and (event.ts or 0) <= end
-    )
+    inside = sorted((event.ts, event.end) for event in busy if event.end >= interval[0] and event.ts <= end)
     until = inside[0][0] if inside else end
     for begun, ended in inside:
         if begun - until > _AWAY * 1e6:
@@ -297,7 +293,7 @@ class _Places:
     def of(self, call: _Event) -> _Place:
         """The place of a call."""
         stacks = self._stacks.get((call.pid, call.tid))
-        around = stacks.around(call.ts or 0.0) if stacks else ()
+        around = stacks.around(call.ts) if stacks else ()
         operators = [event for event in around if event.cat.lower() in ("cpu_op", "operator")]
         own = [event for event in operators if not event.name.startswith(_BACKWARD)]
         if not operators:
@@ -339,13 +335,13 @@ class _Stacks:
     """The nested ranges of one thread."""
 
     def __init__(self, events: Iterable[_Event]) -> None:
-        self._events = sorted(events, key=lambda event: (event.ts or 0.0, -(event.dur or 0.0)))
-        self._starts = [event.ts or 0.0 for event in self._events]
+        self._events = sorted(events, key=lambda event: (event.ts, -event.dur))
+        self._starts = [event.ts for event in self._events]
         #: The range around each, by its place; -1 for none.
         self._parents: list[int] = []
         open_: list[int] = []
         for place, event in enumerate(self._events):
-            while open_ and self._events[open_[-1]].end <= (event.ts or 0.0):
+            while open_ and self._events[open_[-1]].end <= event.ts:
                 open_.pop()
             self._parents.append(open_[-1] if open_ else -1)
             open_.append(place)
