@@ -21,6 +21,12 @@ def cases(*fates):
     return [Case(OWN, fate, "forward", "8-fp32") for fate in fates]
 
 
+def registers(loaded):
+    """What the fake collectors found, by implementation."""
+    rows = loaded.table[loaded.table["metric"] == "registers"]
+    return dict(zip(rows["impl"], rows["value"], strict=True))
+
+
 def tune_with(monkeypatch, collector):
     """Makes jobs of ``plan_tuning`` run ``collector`` instead of their own collectors."""
     plan_tuning = tuning.plan_tuning

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tilescope.execution import describe
 from tilescope.files import user_cache
-from tilescope.hardware.device import Device
 from tilescope.runs import changes, function_digests, store
 from tilescope.table.case import Case
-from tilescope.table.run import Run
 from tilescope.table.schema import frame
+
+from . import made_up
 
 KERNEL = '''"""A file."""
 import triton
@@ -62,8 +62,7 @@ def recorded(tmp_path, facts, function="kernel"):
     case = Case("softmax", "triton", "forward", "8x8")
     rows = [case.row("gpu_time", 1e-6, "torch_profiler", launch=0, function=function)]
     kernels = {"softmax": {"file": "family/softmax.py", **facts}}
-    run = Run("r", "2026-11-20T22:15:30+00:00", Device("H", "sm_90", 132, 1, 1, False), kernels, {}, {})
-    return store.LoadedRun(run, frame(rows), tmp_path)
+    return store.LoadedRun(made_up.run(kernels=kernels), frame(rows), tmp_path)
 
 
 @pytest.mark.parametrize(("file", "was", "now", "changed"), [

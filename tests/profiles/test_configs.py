@@ -20,12 +20,12 @@ from tilescope.runs.publish import publish
 from tilescope.runs.store import RunWriter
 from tilescope.table import launch_configs, schema
 from tilescope.table.case import Case
-from tilescope.table.run import Device, Run
 from triton.compiler.compiler import max_shared_mem
 from triton.runtime import driver
 
+from . import made_up
+
 CASE = Case("twice", "triton", "forward", "5000-fp32")
-DEVICE = Device("H", "sm_90", 132, 1, 1, True)
 FILE = Path(__file__).parent / "small_kernels.py"
 
 #: How long a trial takes, by its place: the second config is the fastest.
@@ -161,7 +161,7 @@ def rows(source, *launches, case=CASE):
 def told(*given, case=CASE):
     table = schema.frame([case.row("gpu_time", 1e-6, "torch_profiler", launch=0, function="k")])
     launched = launch_configs.frame([row for some in given for row in some])
-    (chosen,) = summary.summarise(table, DEVICE, {}, launched)["chosen"]
+    (chosen,) = summary.summarise(table, made_up.GPU, {}, launched)["chosen"]
     return str(chosen)
 
 
@@ -183,8 +183,7 @@ def test_the_chosen_config_comes_from_the_best_source():
 
 @pytest.fixture
 def loaded(tmp_path):
-    run = Run("20261120-221530-3fa9", "2026-11-20T22:15:30", DEVICE, {"twice": {"file": ""}}, {}, {})
-    writer = RunWriter(tmp_path / "runs", run)
+    writer = RunWriter(tmp_path / "runs", made_up.run(kernels={"twice": {"file": ""}}))
     writer.append(schema.frame([CASE.row("gpu_time", 1e-6, "torch_profiler", launch=0, function="k")]))
     for source in ("torch_profiler", "events"):
         writer.append_configs(launch_configs.frame(rows(source, ("k", "BLOCK=64,EVEN=True", "BLOCK=64"))))

@@ -16,7 +16,9 @@ from tilescope.jobs.job import Job
 from tilescope.jobs.ledger import Ledger
 from tilescope.runs.store import RunWriter
 from tilescope.table.case import Case
-from tilescope.table.run import Ceiling, Device, Run
+from tilescope.table.run import Ceiling
+
+from . import made_up
 
 KERNELS = Path(__file__).parents[2] / "kernels" / "tilescope_kernels"
 ENTRY = {
@@ -113,9 +115,8 @@ def test_ceilings_are_measured_once_a_device_and_versions(tmp_path, monkeypatch)
     monkeypatch.setattr(supervisor.device, "uuid", lambda: "GPU-1")
 
     def roofs(versions=VERSIONS, **settings):
-        gpu = Device("NVIDIA H200", "sm_90", 132, 1, 1, True)
         job = Job([Case("softmax", "triton", "forward", "8x8-fp32")], ["events"], settings, tmp_path / str(len(asked)))
-        about = Run("20270101-000000-0000", "2027-01-01T00:00:00+00:00", gpu, {}, versions, {"target": "sm_90"})
+        about = made_up.run(device=made_up.gpu(), versions=versions, settings={"target": "sm_90"})
         ledger = Ledger(job, RunWriter(job.runs_dir, about), lambda event: None)
         asyncio.run(supervisor.measure_ceilings(ledger))
         (found,) = ledger.writer.run.device.ceilings

@@ -7,18 +7,15 @@ from tilescope.runs import labels, store
 from tilescope.runs.labels import Labels
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.run import Device, Run
+
+from . import made_up
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    gpu = Device("Synthetic GPU", "sm_90", 100, 1, 1, True)
-    writer = store.RunWriter(
-        tmp_path, Run("20260102-030405-aaaa", "2026-01-02T03:04:05+00:00", gpu, {"relu": {}}, {}, {})
-    )
+    writer = store.RunWriter(tmp_path, made_up.run(kernels={"relu": {}}))
     writer.append(schema.frame([Case("relu", "triton", "forward", "8-fp32").row("registers", 8, "compiler")]))
-    writer.finish()
-    return tmp_path / "20260102-030405-aaaa"
+    return writer.finish()
 
 
 def test_labels_are_listed_with_the_run(run: Path) -> None:

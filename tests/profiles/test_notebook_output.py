@@ -11,8 +11,9 @@ from tilescope.notebook.opened_run import Profile
 from tilescope.runs import recordings, store
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.run import Failure, Run
+from tilescope.table.run import Failure
 
+from . import made_up
 from .made_up import html
 
 
@@ -25,11 +26,8 @@ def hostile(folder, cases=1):
         for made_case in made
         for name in ("bytes_read", "bytes_written")
     ]
-    about = Run(
-        id=store.new_id(), started="2026-01-02T03:04:05+00:00", device=device.for_target("sm_90"),
-        kernels={case.kernel: {}}, versions={}, settings={}, git_revision="", title="<b>title</b>",
-        notes=("check: wrong <i>",),
-    )  # fmt: skip
+    gpu, notes = device.for_target("sm_90"), ("check: wrong <i>",)
+    about = made_up.run(kernels={case.kernel: {}}, device=gpu, title="<b>title</b>", notes=notes)
     writer = store.RunWriter(folder, about)
     writer.append(schema.frame(rows))
     writer.fail(Failure(case.id, "compiler", "<script>no</script>", ""))

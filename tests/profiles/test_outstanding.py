@@ -13,7 +13,7 @@ from tilescope.jobs import attempt, process, questions, supervisor, worker_outpu
 from tilescope.jobs.job import WorkerError
 from tilescope.runs import journal, store
 
-from .fake_jobs import run
+from .fake_jobs import registers, run
 
 pytestmark = pytest.mark.usefixtures("kit", "one_processor", "temporary")
 
@@ -23,7 +23,7 @@ def resumed(folder):
 
 
 def measured(loaded):
-    return sorted(loaded.table.loc[loaded.table["metric"] == "registers", "impl"])
+    return sorted(registers(loaded))
 
 
 def tried(events):

@@ -20,7 +20,7 @@ from tilescope.table.case import Case
 
 from tests.kernels.releases import GLUON
 
-from .fake_jobs import KIT, OWN, cases, run
+from .fake_jobs import KIT, OWN, cases, registers, run
 from .processes import alive, wait_for
 
 
@@ -28,11 +28,6 @@ from .processes import alive, wait_for
 def impatient(kit, monkeypatch):
     """Stubborn workers are killed soon."""
     monkeypatch.setattr(process, "GRACE", 0.5)
-
-
-def registers(loaded):
-    rows = loaded.table[loaded.table["metric"] == "registers"]
-    return dict(zip(rows["impl"], rows["value"], strict=True))
 
 
 def failures(loaded):
@@ -121,29 +116,9 @@ def test_unavailable_collectors_leave_the_others(catalog):
     assert all(note.endswith(f"go on with 'tilescope resume {loaded.run.id}'") for note in loaded.run.notes)
 
 
-def test_cancelling_keeps_cases_and_leaves_no_process(catalog, tmp_path, monkeypatch):
-    pids, events = tmp_path / "pids", []
-    job = Job(cases("good", "stubborn"), ["fakes.quick"], {"pids": str(pids)}, catalog=catalog)
-
-    async def start_then_cancel():
-        at_work = asyncio.Event()
-
-        def hear(event):
-            events.append(event)
-            if event.get("case", "").count("stubborn") and event["event"] == "case":
-                at_work.set()
-
-        task = asyncio.create_task(supervisor.run(job, hear))
-        await asyncio.wait_for(at_work.wait(), 240)
-        await asyncio.sleep(0.3)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(start_then_cancel())
-    assert events[-1]["event"] == "done"
-    assert not events[-1]["complete"]
-    loaded = store.open_run(events[-1]["folder"])
+def test_cancelling_keeps_cases_and_leaves_no_process(catalog, tmp_path):
+    pids = tmp_path / "pids"
+    loaded = store.open_run(interrupted(catalog, "good", "stubborn", pids=str(pids)))
     assert registers(loaded) == {"good": 32}
     assert not loaded.run.complete
     assert not any(alive(int(pid)) for pid in pids.read_text().split())
@@ -237,7 +212,7 @@ def test_gpu_lock_has_one_holder(temporary):
     assert order == ["first in", "second waits", "first out", "second in", "second out"]
 
 
-def interrupted(catalog, *fates, collectors=("fakes.quick",), at="stubborn"):
+def interrupted(catalog, *fates, collectors=("fakes.quick",), **settings):
     """A run of these implementations that was cancelled at one that never answers."""
 
     async def start_then_cancel():
@@ -245,11 +220,12 @@ def interrupted(catalog, *fates, collectors=("fakes.quick",), at="stubborn"):
 
         def hear(event):
             folders.append(event.get("folder"))
-            if event["event"] == "case" and event["collector"] == collectors[-1] and f"/{at}/" in event["case"]:
+            if event["event"] == "case" and event["collector"] == collectors[-1] and "/stubborn/" in event["case"]:
                 at_work.set()
 
-        task = asyncio.create_task(supervisor.run(Job(cases(*fates), collectors, catalog=catalog), hear))
+        task = asyncio.create_task(supervisor.run(Job(cases(*fates), collectors, settings, catalog=catalog), hear))
         await asyncio.wait_for(at_work.wait(), 240)
+        await asyncio.sleep(0.3 if settings else 0)  # until it ignores SIGTERM
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

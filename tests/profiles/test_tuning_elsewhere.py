@@ -111,7 +111,7 @@ def test_one_gpu_has_no_final_and_other_code_no_part(tmp_path):
 
 def test_two_memories_become_one(tmp_path, capsys):
     problem = memory.Problem("k", "digest", "(8,)", "NVIDIA H200", "GPU-1", "v")
-    memory.Memory(tmp_path / "other.sqlite3").keep(problem, {"a": ([1e-3], "")})
+    memory.Memory(tmp_path / "other.sqlite3").keep(problem, {"a": memory.Timing((1e-3,), "", "")})
     assert cli.main(["tune", "--merge", str(tmp_path / "other.sqlite3")]) == 0
     assert capsys.readouterr().out.startswith("1 timings of ")
     assert memory.Memory().known(problem)["a"].median == 1e-3

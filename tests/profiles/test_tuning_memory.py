@@ -1,6 +1,5 @@
 """The memory of timings that processes share, and exported winners."""
 
-import contextlib
 import dataclasses
 import json
 import sqlite3
@@ -18,8 +17,12 @@ from pathlib import Path
 from tilescope.tuning import memory
 problem = memory.Problem("k", "digest", "(8, 'bf16')", "NVIDIA H200", "GPU-1", "triton 3.6.0")
 for number in range(20):
-    memory.Memory(Path(sys.argv[1])).keep(problem, {f"{sys.argv[2]}{number}": ([1e-3 + number], "")})
+    memory.Memory(Path(sys.argv[1])).keep(problem, {f"{sys.argv[2]}{number}": memory.Timing((1e-3 + number,), "", "")})
 """
+
+
+def timed(*samples, reason="", at="2026-01-02T00:00:00+00:00"):
+    return memory.Timing(samples, reason, at)
 
 
 @pytest.fixture
@@ -28,7 +31,7 @@ def kept(tmp_path):
 
 
 def test_what_was_timed_is_known_to_the_same_problem_alone(kept):
-    kept.keep(PROBLEM, {"a": ([1e-3, 3e-3, 2e-3], ""), "b": ((), "262144 bytes of shared memory")})
+    kept.keep(PROBLEM, {"a": timed(1e-3, 3e-3, 2e-3), "b": timed(reason="262144 bytes of shared memory")})
     known = kept.known(PROBLEM)
     assert known["a"].median == 2e-3
     assert (known["b"].median, known["b"].reason) == (None, "262144 bytes of shared memory")
@@ -51,17 +54,15 @@ def test_one_that_writes_a_new_database_is_waited_for(kept):
     other.execute("CREATE TABLE something (a)")
     release = threading.Timer(0.5, lambda: (other.execute("COMMIT"), other.close()))
     release.start()
-    kept.keep(PROBLEM, {"a": ([1e-3], "")})
+    kept.keep(PROBLEM, {"a": timed(1e-3)})
     release.join()
     assert set(kept.known(PROBLEM)) == {"a"}
 
 
 def test_merging_takes_the_later_timing(kept, tmp_path, monkeypatch):
     other = memory.Memory(tmp_path / "other.sqlite3")
-    other.keep(PROBLEM, {"a": ([5e-3], ""), "c": ([1e-3], "")})
-    with contextlib.closing(sqlite3.connect(other.path)) as database, database:
-        database.execute("UPDATE timings SET at = '2000-01-01T00:00:00+00:00' WHERE config = 'a'")
-    kept.keep(PROBLEM, {"a": ([2e-3], "")})
+    other.keep(PROBLEM, {"a": timed(5e-3, at="2000-01-01T00:00:00+00:00"), "c": timed(1e-3)})
+    kept.keep(PROBLEM, {"a": timed(2e-3)})
     assert kept.merge(other.path) == 1
     assert kept.merge(other.path) == 0
     assert {config: timing.median for config, timing in kept.known(PROBLEM).items()} == {"a": 2e-3, "c": 1e-3}
@@ -77,8 +78,8 @@ def test_merging_takes_the_later_timing(kept, tmp_path, monkeypatch):
 
 
 def test_times_of_two_gpus_of_one_name_are_not_ranked(kept, tmp_path):
-    kept.keep(PROBLEM, {"a": ([2e-3], ""), "b": ([1e-3], "")})
-    kept.keep(dataclasses.replace(PROBLEM, uuid="GPU-2"), {"a": ([1e-9], "")})
+    kept.keep(PROBLEM, {"a": timed(2e-3), "b": timed(1e-3)})
+    kept.keep(dataclasses.replace(PROBLEM, uuid="GPU-2"), {"a": timed(1e-9)})
     memory.export(kept.winners(), tmp_path / "winners.json")
     (found,) = memory.load(tmp_path / "winners.json")
     assert (found.config, found.configs) == ("b", 2), "the quicker GPU has tried one config only"
@@ -86,8 +87,8 @@ def test_times_of_two_gpus_of_one_name_are_not_ranked(kept, tmp_path):
 
 def test_winners_are_exported_and_chosen_on_any_gpu_of_that_name(kept, tmp_path):
     elsewhere = dataclasses.replace(PROBLEM, device="NVIDIA A100")
-    kept.keep(PROBLEM, {"a": ([2e-3], ""), "b": ([1e-3], ""), "c": ((), "spills")})
-    kept.keep(elsewhere, {"a": ([1e-9], "")})
+    kept.keep(PROBLEM, {"a": timed(2e-3), "b": timed(1e-3), "c": timed(reason="spills")})
+    kept.keep(elsewhere, {"a": timed(1e-9)})
     file = tmp_path / "winners.json"
     memory.export(kept.winners(), file)
     assert "GPU-1" not in file.read_text()

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from tilescope.jobs.process import Standby, WorkerProcess
 from tilescope.runs import store
 
 from .conftest import FIXTURES, search
-from .fake_jobs import OWN, cases, run
+from .fake_jobs import OWN, cases, registers, run
 from .processes import alive, wait_for
 
 #: Prints what a process can know of itself, and leaves a daemon behind.
@@ -64,8 +65,7 @@ def asked(kernel, **more):
 def test_one_server_forks_all_and_deaths_cost_one_case(forking, catalog, tmp_path):
     pids = tmp_path / "pids"
     loaded, _ = run(catalog, ("good", "noisy", "exits", "segfaults", "killed", "lingers"), pids=str(pids))
-    rows = loaded.table[loaded.table["metric"] == "registers"]
-    assert sorted(rows["impl"]) == ["good", "lingers", "noisy"]
+    assert sorted(registers(loaded)) == ["good", "lingers", "noisy"]
     said = {failure.case.split("/forward")[0].rpartition("/")[2]: failure.message for failure in loaded.run.failures}
     assert "was killed (SIGKILL)" in said["killed"] and "crashed (SIGSEGV)" in said["segfaults"]
     assert loaded.run.complete and len(warm.servers) == 1
@@ -101,7 +101,7 @@ def test_server_killed_at_work_costs_no_case(forking, catalog, monkeypatch):
     job = Job(cases("good", "hangs", "fine"), ("fakes.quick",), {}, catalog=catalog)
     loaded = store.open_run(asyncio.run(supervisor.run(job, hear)))
     assert seen and loaded.run.complete and not loaded.run.failures
-    assert sorted(loaded.table[loaded.table["metric"] == "registers"]["impl"]) == ["fine", "good", "hangs"]
+    assert sorted(registers(loaded)) == ["fine", "good", "hangs"]
 
 
 def test_worker_dies_with_its_client_and_the_server_stays(forking, catalog, tmp_path):
@@ -183,9 +183,6 @@ if "-c" in sys.orig_argv[:4] and len(sys.argv) > 1:
     sys.exit(fork_server.main(sys.argv[1:]))
 warm.prepare()
 """
-    import fcntl
-    import socket
-
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as listening, (tmp_path / "lock").open("w") as lock:
         listening.bind(str(path))

@@ -15,7 +15,7 @@ its dotted path; its rows have the source of the most similar collector. A colle
 and may have
 
 ``capture_all(cases, load, folder, settings, begin)``
-    Replaces ``capture`` for cases that must be captured together. Yields each case when it is settled, with its exception or None.
+    Stands in place of ``capture`` where cases must be captured together. Yields each case when it is settled, with its exception or None.
 ``failure(artefact) -> str``, ``remark(artefact) -> str``
     Why a case failed although its artefact has rows; a remark on a case for the run's notes. Empty for none.
 ``warnings(artefact) -> list[str]``

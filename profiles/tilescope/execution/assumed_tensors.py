@@ -102,8 +102,15 @@ def _default_device() -> torch.device | None:
     return next((mode.device for mode in modes if isinstance(mode, DeviceContext)), None)
 
 
-class _Generator(torch._C.Generator):
-    """A generator of the host that claims the device it was made for."""
+class _GeneratorType(type(torch._C.Generator)):  # type: ignore[misc]
+    """The type of ``_Generator``, of which every generator is an instance."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, torch._C.Generator)
+
+
+class _Generator(torch._C.Generator, metaclass=_GeneratorType):
+    """Stands for ``torch.Generator``: a generator of the host that claims the device it was made for."""
 
     _kind: str
 
@@ -116,20 +123,6 @@ class _Generator(torch._C.Generator):
     @property
     def device(self) -> torch.device:  # type: ignore[override]
         return _GPU if self._kind == "cuda" else torch.device(self._kind)
-
-
-class _GeneratorType(type):
-    """The type of ``_AnyGenerator``: calling it makes a ``_Generator``, and every generator is an instance of it."""
-
-    def __call__(cls, device: Any = "cpu") -> Any:
-        return _Generator(device)
-
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, torch._C.Generator)
-
-
-class _AnyGenerator(metaclass=_GeneratorType):
-    """Stands for ``torch.Generator``."""
 
 
 class MarkingMode(dispatch.OnLooker):
@@ -224,7 +217,7 @@ class DeviceReplacements:
         yield torch._C._dynamo.guards, "_empty_strided_cuda", _empty
         for owner in (torch, dlpack):
             yield owner, "from_dlpack", _shared
-        yield torch, "Generator", _AnyGenerator
+        yield torch, "Generator", _Generator
         for name, answer in (("__enter__", _enter), ("__exit__", _exit)):
             yield torch.autocast, name, functools.partial(answer, getattr(torch.autocast, name))
 

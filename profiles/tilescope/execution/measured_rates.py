@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,9 +23,6 @@ _RUNS = 9
 #: Clock cycles that the GPU waits while the runs are queued. Without them a CPU that launches late would be measured too.
 _AHEAD = 20_000_000
 
-#: A function from a call to its seconds.
-Time = Callable[[Callable[[], Any]], float]
-Roof = Callable[[Time], Ceiling]
 #: Errors of a chip without fp8, or without memory for the buffers: that roof is absent.
 _ABSENT = (RuntimeError, AttributeError, NotImplementedError, ValueError)
 
@@ -35,29 +32,18 @@ _SIZES = {"fp32": (4096,), "fp64": (4096,), "default": (4096, 8192)}
 _CHUNK = 4096
 
 
-def measure(progress: Callable[[str], None] = lambda doing: None) -> list[Ceiling]:
-    """Measures every roof of the current GPU, which takes some seconds. A roof that fails is absent.
-
-    ``progress`` gets the name of what is being measured.
-    """
+def measure() -> list[Ceiling]:
+    """Measures every roof of the current GPU, which takes some seconds. A roof that fails is absent."""
     found: list[Ceiling] = []
-    for doing, roof in _roofs():
-        progress(doing)
+    products = [functools.partial(_product, pipe) for pipe in PRODUCTS]
+    roofs: list[Callable[[], Ceiling]] = [_hbm_copy, _hbm_read, _l2_read, _l1_read, *products]
+    for roof in roofs:
         try:
-            found.append(roof(_seconds))
+            found.append(roof())
         except _ABSENT:
             torch.cuda.synchronize()
         torch.cuda.empty_cache()  # so that no roof depends on what the previous one left allocated
     return found
-
-
-def _roofs() -> Iterator[tuple[str, Roof]]:
-    yield "HBM copy bandwidth", _hbm_copy
-    yield "HBM read bandwidth", _hbm_read
-    yield "L2 read bandwidth", _l2_read
-    yield "L1 read bandwidth", _l1_read
-    for pipe in PRODUCTS:
-        yield f"cuBLAS {pipe}", functools.partial(_product, pipe)
 
 
 def _seconds(run: Callable[[], Any]) -> float:
@@ -79,10 +65,10 @@ def _large() -> int:
     return 1 << min(30, (free // 4).bit_length() - 1)
 
 
-def _hbm_copy(seconds: Time) -> Ceiling:
+def _hbm_copy() -> Ceiling:
     source = _random(_large())
     target = torch.empty_like(source)
-    time = seconds(lambda: target.copy_(source))
+    time = _seconds(lambda: target.copy_(source))
     moved = 2 * source.numel() * 4
     return Ceiling("hbm", moved / time, "byte/second", MEASURED, f"device copy of {moved // 2:,} bytes, read + written")
 
@@ -104,39 +90,37 @@ def read_chunks(source, sums, chunks, steps, CHUNK: tl.constexpr, STRIDE: tl.con
     tl.store(sums + program, tl.sum(total))
 
 
-def _read_rate(
-    seconds: Time, source: torch.Tensor, *, programs: int, chunks: int, steps: int, stride: int, mode: str
-) -> float:
+def _read_rate(source: torch.Tensor, *, programs: int, chunks: int, steps: int, stride: int, mode: str) -> float:
     """Bytes a second that ``programs`` blocks read, each of them ``steps`` chunks."""
     sums = source.new_empty(programs)
-    time = seconds(lambda: read_chunks[(programs,)](source, sums, chunks, steps, _CHUNK, stride, mode, num_warps=8))
+    time = _seconds(lambda: read_chunks[(programs,)](source, sums, chunks, steps, _CHUNK, stride, mode, num_warps=8))
     return programs * steps * _CHUNK * 4 / time
 
 
-def _hbm_read(seconds: Time) -> Ceiling:
+def _hbm_read() -> Ceiling:
     source, steps = _random(_large()), 4
     chunks = source.numel() // _CHUNK
     programs = chunks // steps
-    rate = _read_rate(seconds, source, programs=programs, chunks=chunks, steps=steps, stride=programs, mode="")
+    rate = _read_rate(source, programs=programs, chunks=chunks, steps=steps, stride=programs, mode="")
     note = f"read of {programs * steps * _CHUNK * 4:,} bytes, summed by a Triton kernel"
     return Ceiling("hbm_read", rate, "byte/second", MEASURED, note)
 
 
-def _l2_read(seconds: Time) -> Ceiling:
+def _l2_read() -> Ceiling:
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     # A quarter of the L2: on chips whose L2 has two halves, each half then holds all of it.
     chunks = max(1, properties.L2_cache_size // 4 // (_CHUNK * 4))
     source, programs = _random(chunks * _CHUNK * 4), properties.multi_processor_count * 8
-    rate = _read_rate(seconds, source, programs=programs, chunks=chunks, steps=256, stride=1, mode=".cg")
+    rate = _read_rate(source, programs=programs, chunks=chunks, steps=256, stride=1, mode=".cg")
     note = f"{chunks * _CHUNK * 4:,} bytes re-read past L1 by a Triton kernel"
     return Ceiling("l2", rate, "byte/second", MEASURED, note)
 
 
-def _l1_read(seconds: Time) -> Ceiling:
+def _l1_read() -> Ceiling:
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     chunks, programs = 2, properties.multi_processor_count * 2
     source = _random(programs * chunks * _CHUNK * 4)
-    rate = _read_rate(seconds, source, programs=programs, chunks=chunks, steps=2048, stride=0, mode=".ca")
+    rate = _read_rate(source, programs=programs, chunks=chunks, steps=2048, stride=0, mode=".ca")
     note = f"{chunks * _CHUNK * 4:,} bytes a block re-read from L1 by a Triton kernel, 2 blocks an SM"
     return Ceiling("l1", rate, "byte/second", MEASURED, note)
 
@@ -164,12 +148,12 @@ PRODUCTS: dict[str, tuple[Callable[[int], Callable[[], Any]], str]] = {
 }
 
 
-def _product(pipe: str, seconds: Time) -> Ceiling:
+def _product(pipe: str) -> Ceiling:
     prepare, precision = PRODUCTS[pipe]
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
-        rates = {size: 2 * size**3 / seconds(prepare(size)) for size in _SIZES.get(pipe, _SIZES["default"])}
+        rates = {size: 2 * size**3 / _seconds(prepare(size)) for size in _SIZES.get(pipe, _SIZES["default"])}
     finally:
         torch.set_float32_matmul_precision(before)
     best = max(rates, key=lambda size: rates[size])

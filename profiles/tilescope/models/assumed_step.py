@@ -54,6 +54,6 @@ def on(step: Step, device: Device, other: Device) -> Step:
     return dataclasses.replace(
         step,
         launches=tuple(dataclasses.replace(one, start=one.start - first, call=None if one.call is None else one.call - first) for one in launches),
-        window=window - first, plain=None, cpu=None, next_call=None if following is None else following - first, away=(), stops=(), windows=(),
-        overhead={}, tried=(), power={},
+        window=window - first, plain=None, cpu=None, next_call=None if following is None else following - first, away=(), stops=(), tried=(),
+        power={},
     )  # fmt: skip

@@ -215,7 +215,7 @@ def step_of(measured: Measured) -> tuple[Step | None, list[str]]:
     step, notes = counted(step, measured)
     if measured.stacks and (stacks := _read(measured.stacks)):
         step = with_sites(step, stacks)
-    return dataclasses.replace(step, plain=measured.plain, cpu=measured.cpu, overhead=measured.seconds), notes
+    return dataclasses.replace(step, plain=measured.plain, cpu=measured.cpu), notes
 
 
 def kept(measured: Measured, title: str, folder: Path, trials: Trials | None = None, script: str = "") -> ModelProfile:

@@ -96,8 +96,7 @@ class Step:
 
     ``window`` is its time on the GPU in the trace, from its first launch to the next step's. ``plain`` is its time without a profiler,
     ``cpu`` the CPU's from one step to the next; None where they are not known. ``next_call`` is when the CPU called the next step's first launch. ``away`` are the times in which the
-    CPU was outside PyTorch. ``found`` says what the step is, ``windows`` are those of all traced steps. ``overhead`` maps a pass of
-    the profiler to its seconds for a step. ``tried`` are suggestions that were applied.
+    CPU was outside PyTorch. ``found`` says what the step is. ``tried`` are suggestions that were applied.
     ``power`` has a step's ``energy`` in joules, the mean ``power`` and the ``power_limit`` in watts, and the ``sm_clock``.
     """
 
@@ -110,8 +109,6 @@ class Step:
     next_call: float | None = None
     away: tuple[tuple[float, float], ...] = ()
     stops: tuple[Stop, ...] = ()
-    windows: tuple[float, ...] = ()
-    overhead: Mapping[str, float] = field(default_factory=dict)
     tried: tuple[Tried, ...] = ()
     power: Mapping[str, float] = field(default_factory=dict)
 

@@ -29,8 +29,9 @@ from pathlib import Path
 import torch
 from triton.runtime.cache import triton_key
 
+from tilescope.execution import multiprocess
 from tilescope.execution.parentage import WATCH, die_with
-from tilescope.tuning.compile_jobs import Code, Maker, Specialization
+from tilescope.tuning.compile_jobs import Code, Maker, Specialization, one_line
 from tilescope.tuning.problems import DEFAULT
 from tilescope.tuning.search import Compiled
 
@@ -252,23 +253,17 @@ def _compiled(
             one.stop()
 
 
-class _Compiling:
+class _Compiling(multiprocess.Child):
     """A process that compiles the config ``name``."""
 
     def __init__(self, maker: Maker, name: str, kernels: Sequence[Specialization]) -> None:
         self.name, self._began = name, time.monotonic()
-        self.answer, write = multiprocessing.Pipe(duplex=False)
-        parent = os.getpid()
 
-        def work() -> None:
-            os.setsid()  # one signal then ends it with ptxas
-            die_with(parent)
+        def work() -> Compiled:
             os.nice(_NICE)
-            write.send(maker.compile(kernels))
+            return maker.compile(kernels)
 
-        self._process = multiprocessing.get_context("fork").Process(target=work)
-        self._process.start()
-        write.close()
+        super().__init__(work)
 
     @property
     def seconds(self) -> float:
@@ -277,24 +272,16 @@ class _Compiling:
     def result(self) -> Compiled:
         """The result after the process has answered or ended."""
         try:
-            found: Compiled = self.answer.recv()
-        except Exception:  # a broken process may leave anything in the pipe
-            self._process.join(1.0)
-            code = self._process.exitcode
-            by = signal.Signals(-code).name if code and code < 0 else f"status {code}"
+            found: Compiled = super().result()
+        except multiprocess.Ended as ended:
+            code = ended.code or 0
+            by = signal.Signals(-code).name if code < 0 else f"status {code}"
             # SIGKILL comes from outside, for example where memory ran out.
             found = Compiled(f"compiling it ended its process ({by})", certain=code != -signal.SIGKILL)
+        except Exception as error:  # a broken process may leave anything in the pipe
+            found = Compiled(one_line(error))
         self.stop()
         return found
-
-    def stop(self) -> None:
-        self.answer.close()
-        self._process.join(0.05)
-        if self._process.is_alive() and self._process.pid:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.kill()
-            self._process.join()
 
 
 def _too_long(took: float, others: Sequence[float], limit: float) -> str:

@@ -13,7 +13,6 @@ import sqlite3
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -129,18 +128,9 @@ class Memory:
             for config, samples, reason, at, facts in rows
         }
 
-    def keep(
-        self,
-        problem: Problem,
-        timings: Mapping[str, tuple[Sequence[float], str]],
-        facts: Mapping[str, Mapping[str, Any]] | None = None,
-    ) -> None:
-        """Stores samples, reason and facts of each config, replacing its former timing."""
-        at = datetime.now(UTC).isoformat(timespec="seconds")
-        rows = [
-            _row(problem, config, Timing(tuple(samples), reason, at, (facts or {}).get(config, {})))
-            for config, (samples, reason) in timings.items()
-        ]
+    def keep(self, problem: Problem, timings: Mapping[str, Timing]) -> None:
+        """Stores the timing of each config in place of its former one."""
+        rows = [_row(problem, config, timing) for config, timing in timings.items()]
         with self._open() as database:
             database.executemany(f"INSERT OR REPLACE INTO timings ({_COLUMNS}) VALUES ({_VALUES})", rows)  # noqa: S608 - constants
 

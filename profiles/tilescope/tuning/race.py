@@ -33,13 +33,6 @@ def unavailable() -> str | None:
     return device.unavailable()
 
 
-def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
-    """Races the case alone."""
-    for _, error in capture_all([case], lambda kernel: spec, out.parent, settings, lambda case, doing: None):
-        if error:
-            raise error
-
-
 def capture_all(
     cases: Sequence[Case],
     load: Callable[[str], Any],

@@ -73,6 +73,10 @@ class Lane:
         """Seconds; infinite without samples."""
         return statistics.median(self.samples) if self.samples else math.inf
 
+    @property
+    def summary(self) -> Summary:
+        return _summarised(tuple(self.samples))
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -165,10 +169,7 @@ class Race:
         return [lane for lane in self.lanes.values() if not lane.out]
 
     def _leader(self) -> Lane | None:
-        return min(self._running(), key=lambda lane: self._summary(lane).mean, default=None)
-
-    def _summary(self, lane: Lane) -> Summary:
-        return _summarised(tuple(lane.samples))
+        return min(self._running(), key=lambda lane: lane.summary.mean, default=None)
 
     def _drop(self, least: float) -> None:
         """Drops configs that are certainly slower than the leader by more than the ratio ``least``."""
@@ -192,18 +193,14 @@ class Race:
 
     def _difference(self, lane: Lane, leader: Lane, common: float) -> tuple[float, float]:
         """The logarithm of the ratio of times, and the half-width of its confidence interval."""
-        ours, theirs = self._summary(lane), self._summary(leader)
+        ours, theirs = lane.summary, leader.summary
         degrees = _WEIGHT + ours.count + theirs.count - 2
-        error = math.sqrt(self._variance(ours, common) / ours.count + self._variance(theirs, common) / theirs.count)
-        return ours.mean - theirs.mean, student(1 - self._error, degrees) * error
-
-    def _variance(self, own: Summary, common: float) -> float:
-        """The moderated variance of a config's samples."""
-        return (_WEIGHT * common + own.squares) / (_WEIGHT + own.count - 1)
+        moderated = [(_WEIGHT * common + own.squares) / (_WEIGHT + own.count - 1) / own.count for own in (ours, theirs)]
+        return ours.mean - theirs.mean, student(1 - self._error, degrees) * math.sqrt(sum(moderated))
 
     def _common(self) -> float:
         """The variance of all configs together, with the assumed noise at its weight."""
-        every = [self._summary(lane) for lane in self.lanes.values() if lane.samples]
+        every = [lane.summary for lane in self.lanes.values() if lane.samples]
         degrees = sum(own.count - 1 for own in every)
         return (_WEIGHT * _NOISE**2 + sum(own.squares for own in every)) / (_WEIGHT + degrees)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from tilescope.tuning import racing
@@ -88,10 +89,11 @@ def keep(
 
     A known timing that was not made again keeps its date.
     """
-    lanes = [lane for lane in found_out(race, known) if certain(lane)]
-    for lane in lanes:
+    at, timings = datetime.now(UTC).isoformat(timespec="seconds"), dict[str, Timing]()
+    for lane in filter(certain, found_out(race, known)):
         facts[lane.config].update({LIKE: lane.like} if lane.like else {})
-    kept.keep(problem, {lane.config: (lane.samples, lane.out) for lane in lanes}, facts)
+        timings[lane.config] = Timing(tuple(lane.samples), lane.out, at, facts[lane.config])
+    kept.keep(problem, timings)
 
 
 def work(config: Mapping[str, int]) -> float:

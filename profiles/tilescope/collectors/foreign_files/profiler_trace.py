@@ -45,20 +45,23 @@ def reads(head: bytes, name: str) -> bool:
     return begun[:1] == b"{" and (f'"{EVENTS}"'.encode() in head or b'"deviceProperties"' in head)
 
 
-class _Arguments(Struct, gc=False):
-    """The needed arguments of an event. Any may be absent or of another type."""
+class OfLaunch(Struct, gc=False):
+    """The arguments of a launch that several readers need. Any may be absent or of another type."""
 
-    external: Any = field(default=None, name="External id")
-    external_before: Any = field(default=None, name="external id")
     grid: Any = None
     block: Any = None
     bytes: Any = None
+    stream: Any = None
+    graph: Any = field(default=None, name="graph id")
+
+
+class _Arguments(OfLaunch, gc=False):
+    external: Any = field(default=None, name="External id")
+    external_before: Any = field(default=None, name="external id")
     registers: Any = field(default=None, name="registers per thread")
     shared_memory: Any = field(default=None, name="shared memory")
     occupancy: Any = field(default=None, name="est. achieved occupancy %")
-    stream: Any = None
     device: Any = None
-    graph: Any = field(default=None, name="graph id")
 
 
 class Event(Struct, gc=False):

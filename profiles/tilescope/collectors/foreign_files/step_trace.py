@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from tilescope.collectors.foreign_files import contents, operator_costs
-from tilescope.collectors.foreign_files.profiler_trace import EVENTS, Event
+from tilescope.collectors.foreign_files.profiler_trace import EVENTS, Event, OfLaunch
 from tilescope.files import bounded_reading, json_stream
 from tilescope.table import step as model
 from tilescope.table.step import Operator, Step, StepLaunch, Stop
@@ -53,18 +53,12 @@ _LINE = re.compile(r"(?P<file>.+\.py)\((?P<line>\d+)\): (?P<function>.+)")
 _LIBRARIES = ("torch/", "<", "tilescope/", "contextlib.py", "threading.py", "runpy.py", "functools.py")
 
 
-class _Arguments(msgspec.Struct, gc=False):
-    external: Any = msgspec.field(default=None, name="External id")
+class _Arguments(OfLaunch, gc=False):
     correlation: Any = None
     dims: Any = msgspec.field(default=None, name="Input Dims")
     types: Any = msgspec.field(default=None, name="Input type")
     values: Any = msgspec.field(default=None, name="Concrete Inputs")
     sequence: Any = msgspec.field(default=None, name="Sequence number")
-    grid: Any = None
-    block: Any = None
-    bytes: Any = None
-    stream: Any = None
-    graph: Any = msgspec.field(default=None, name="graph id")
 
 
 class _Event(Event, gc=False):
@@ -116,7 +110,7 @@ def read(path: Path, found: str = "") -> Step | None:
     if len(launches[number]) > MOST:
         return None
     step = _step(trace, launches, number, intervals[number], windows)
-    return dataclasses.replace(step, found=found or said, windows=tuple(size * 1e-6 for size in whole.values()))
+    return dataclasses.replace(step, found=found or said)
 
 
 def _read(path: Path) -> _Trace:
@@ -348,24 +342,21 @@ class _Stacks:
 
     def around(self, moment: float) -> tuple[_Event, ...]:
         """The ranges around a moment, outermost first."""
-        place = bisect_right(self._starts, moment) - 1
-        found: list[_Event] = []
-        while place >= 0:
-            if self._events[place].end >= moment:
-                found.append(self._events[place])
-            place = self._parents[place]
-        return tuple(reversed(found))
+        return tuple(event for event in self._chain(bisect_right(self._starts, moment) - 1) if event.end >= moment)
 
     def each(self) -> Iterator[tuple[_Event, tuple[_Event, ...]]]:
         """Each range with those around it, for ranges with a sequence number."""
         for place, event in enumerate(self._events):
             if event.args is not None and event.args.sequence is not None:
-                found: list[_Event] = []
-                above = self._parents[place]
-                while above >= 0:
-                    found.append(self._events[above])
-                    above = self._parents[above]
-                yield event, tuple(reversed(found))
+                yield event, tuple(self._chain(self._parents[place]))
+
+    def _chain(self, place: int) -> list[_Event]:
+        """The range at a place, after those around it, outermost first."""
+        found: list[_Event] = []
+        while place >= 0:
+            found.append(self._events[place])
+            place = self._parents[place]
+        return found[::-1]
 
 
 def _is_backward(around: Iterable[_Event]) -> bool:
