@@ -90,13 +90,11 @@ class Answers:
         }
 
     def tell(self, query: str, value: Any) -> Any:
-        """Keeps ``value`` as the answer to ``query`` and returns it."""
         with self._lock:
             self.given[query] = _plain(value)
         return value
 
     def refuse(self, query: str, kind: type[NoAnswer] = NoAnswer) -> NoAnswer:
-        """Keeps ``query`` as refused and returns the error to raise."""
         with self._lock:
             if query not in self.refused:
                 self.refused.append(query)
@@ -191,19 +189,15 @@ class _Idle:
     wait_stream = wait_event = record = wait = synchronize
 
     def query(self) -> bool:
-        """Whether all work is done: always."""
         return True
 
 
 class Stream(_Idle):
-    """A stream on which nothing runs: all work is done."""
-
     cuda_stream = stream_id = priority = device_index = 0
     device_type = 1
     device = torch.device("cuda", 0)
 
     def record_event(self, event: Any = None) -> Any:
-        """An event that has happened."""
         return event or torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> Stream:
@@ -219,7 +213,6 @@ class Event(_Idle):
     answers: Answers
 
     def elapsed_time(self, end: Any) -> float:
-        """NaN, as nothing was timed."""
         return self.answers.not_timed("torch.cuda.Event.elapsed_time")
 
 
@@ -237,11 +230,9 @@ class Graph:
     capture_end = instantiate = reset = enable_debug_mode = debug_dump = capture_begin
 
     def pool(self) -> tuple[int, int]:
-        """The common pool of memory."""
         return (0, 0)
 
     def replay(self) -> None:
-        """Keeps that the graph was replayed."""
         self.answers.replayed = True
 
 
@@ -257,15 +248,12 @@ class Generator(torch._C.Generator):
         self._offset = 0
 
     def initial_seed(self) -> int:
-        """The host's seed."""
         return torch.initial_seed()
 
     def get_offset(self) -> int:
-        """The numbers that each thread has drawn."""
         return self._offset
 
     def set_offset(self, offset: int) -> Generator:
-        """Moves to another place of the sequence."""
         self._offset = int(offset)
         return self
 
@@ -274,7 +262,6 @@ class Generator(torch._C.Generator):
         return torch.tensor([_signed(self.initial_seed()), self._offset], dtype=torch.int64).view(torch.uint8)
 
     def set_state(self, state: torch.Tensor) -> Generator:
-        """Restores the seed and offset that ``get_state`` returned."""
         seed, self._offset = state.cpu().view(torch.int64).tolist()
         if seed != _signed(self.initial_seed()):
             torch.default_generator.manual_seed(seed)

@@ -21,7 +21,6 @@ class Memory:
         self.used = self.most = 0
 
     def count(self, storage: torch.UntypedStorage) -> None:
-        """Counts a storage until it is freed."""
         held = -(-storage.nbytes() // BLOCK) * BLOCK
         self.used += held
         self.most = max(self.most, self.used)
@@ -37,7 +36,6 @@ class Memory:
         }
 
     def reset_peak(self) -> None:
-        """Resets ``most``."""
         self.most = self.used
 
     def _gone(self, held: int) -> None:

@@ -53,7 +53,6 @@ def on_path(answers: Answers) -> Iterator[None]:
 
 
 def _tell(answers: Answers, folder: Path) -> None:
-    """Keeps the queries that the program answered and refused."""
     asked = folder / "asked.jsonl"
     for line in asked.read_text().splitlines() if asked.is_file() else ():
         query, said = json.loads(line)
@@ -113,7 +112,6 @@ def _titled(name: str, plain: bool) -> str:
 
 
 def main() -> int:
-    """Answers as the program. Returns the exit status."""
     folder = Path(sys.argv[1])
     text, status, queries = answer(sys.argv[2:], json.loads((folder / "fields.json").read_text()))
     with (folder / "asked.jsonl").open("a") as file:

@@ -64,7 +64,6 @@ def _storage(tensor: torch.Tensor) -> Any:
 
 
 def on_assumed_gpu(tensor: torch.Tensor) -> bool:
-    """Whether the tensor claims to be on the assumed GPU."""
     return bool(getattr(_storage(tensor), _MARK, False))
 
 
@@ -195,7 +194,6 @@ class DeviceReplacements:
         self._tensor = torch.tensor
 
     def replacements(self) -> Iterator[tuple[Any, str, Any]]:
-        """Yields (owner, name, replacement)."""
         tensor = torch.Tensor
         yield tensor, "device", property(self._device)
         yield tensor, "is_cuda", property(lambda x: self._on_gpu(x) or _DEVICE(x).type == "cuda")

@@ -41,7 +41,6 @@ class NotTimed(float):
 
 
 def do_bench(answers: Answers) -> Iterator[tuple[Any, str, Any]]:
-    """Yields replacements (owner, name, value) of Triton's benchmark functions."""
     for name in ("do_bench", "do_bench_cudagraph"):
         asked = inspect.signature(getattr(testing, name))
         yield testing, name, functools.partial(_do_bench, answers, f"triton.testing.{name}", asked)

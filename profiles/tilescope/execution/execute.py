@@ -147,12 +147,10 @@ def _adapt(value: Any, direction: str, dtype: torch.dtype | None) -> Any:
 
 
 def differentiable(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The inputs that require a gradient, by name."""
     return {n: v for n, v in inputs.items() if isinstance(v, torch.Tensor) and v.requires_grad}
 
 
 def as_tensors(outputs: Any) -> Tensors:
-    """The outputs of an implementation as a tuple."""
     return (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
 
 
@@ -195,12 +193,10 @@ def prepare(spec: KernelSpec, case: Case, device: Any, *, rotate: int = 1) -> Ca
 
 
 def _forward(call: Callable[..., Any], inputs: Inputs, _spec: KernelSpec, _case: Case) -> Callable[[], Any]:
-    """A closure for one forward pass."""
     return functools.partial(call, **inputs)
 
 
 def _step(call: Callable[..., Any], inputs: Inputs, spec: KernelSpec, case: Case) -> Callable[[], Any]:
-    """A closure for one forward and backward pass."""
     drawn: list[list[torch.Tensor | None]] = []
 
     def step() -> Any:
@@ -216,7 +212,6 @@ def _step(call: Callable[..., Any], inputs: Inputs, spec: KernelSpec, case: Case
 
 
 def _backward(call: Callable[..., Any], inputs: Inputs, spec: KernelSpec, case: Case) -> Callable[[], Any]:
-    """A closure for one backward pass. Runs the forward pass."""
     wanted, outputs = _wanted(inputs, spec), as_tensors(call(**inputs))
     gradients = draw_gradients(outputs, spec.workload(case.workload).seed)
     differentiated, given = _differentiated(outputs, gradients, spec, case)

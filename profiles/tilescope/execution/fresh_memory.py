@@ -125,7 +125,6 @@ def operated(func: Any, args: Any, kwargs: Any) -> Fresh | None:
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in an operator's arguments or results."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):

@@ -44,12 +44,10 @@ class Launch:
 
     @property
     def name(self) -> str:
-        """The kernel function's name."""
         return str(self.function.fn.__name__)
 
     @property
     def file(self) -> Path:
-        """The file of the kernel function."""
         return Path(self.function.fn.__code__.co_filename)
 
     @property
@@ -265,7 +263,6 @@ def _subclasses(kind: Any) -> Iterator[Any]:
 
 
 def _configs(tuner: Any, kwargs: Mapping[str, Any]) -> list[Any]:
-    """The configs that an autotuner would try."""
     if getattr(tuner, "early_config_prune", None) is None:
         return list(tuner.configs)
     try:

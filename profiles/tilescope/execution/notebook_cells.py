@@ -6,7 +6,6 @@ import sys
 
 
 def is_cell(file: str) -> bool:
-    """Whether a file name is that of a cell."""
     return "ipykernel_" in file or file.startswith(("<ipython", "<cell"))
 
 

@@ -76,7 +76,6 @@ async def ahead(
 
 
 def _job(ledger: Ledger, name: str, cases: Iterable[Case]) -> dict[str, Any]:
-    """The description of a worker's job."""
     return {
         "action": "capture",
         "collector": name,
@@ -250,7 +249,6 @@ class _Attempt:
         return _End(first, last, self.obstacle, self.detail, counted=counted)
 
     def left(self, obstacle: str = "", detail: str = "", hopeless: bool = False) -> _End:
-        """The end with all open cases."""
         return _End(tuple(self.open.values()), tuple(self.later.values()), obstacle, detail, hopeless)
 
 

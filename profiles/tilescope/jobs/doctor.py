@@ -113,7 +113,6 @@ def driver(version: Path, here: bool) -> Finding:
 
 
 def torch(probe: dict[str, Any], gpu: bool) -> Finding:
-    """PyTorch, and whether it can use the GPU."""
     if "torch" not in probe:
         return Finding("torch", False, probe.get("torch_error", "absent"), "pip install 'torch>=2.11'")
     build = f"CUDA {probe['cuda_build']} build" if probe.get("cuda_build") else "CPU build"
@@ -161,7 +160,6 @@ def combination(probe: dict[str, Any], python: tuple[int, int]) -> Finding:
 
 
 def cache() -> Finding:
-    """Triton's cache of compiled kernels."""
     name, folder = "triton cache", triton_cache.folder()
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
@@ -186,7 +184,6 @@ def interpreter(probe: dict[str, Any]) -> Finding:
 
 
 def ncu() -> Finding:
-    """The Nsight Compute command line."""
     if path := device.find_ncu():
         return Finding("ncu", True, f"{versions().get('ncu', 'version unknown')} ({path})")
     cure = "install Nsight Compute: https://developer.nvidia.com/nsight-compute"
@@ -194,7 +191,6 @@ def ncu() -> Finding:
 
 
 def cupti() -> Finding:
-    """The CUPTI library, which counts in the worker itself."""
     if path := library.find():
         return Finding("cupti", True, str(path))
     return Finding("cupti", False, "libcupti is not here", "pip install nvidia-cuda-cupti")
@@ -220,7 +216,6 @@ def counters(parameters: Path, gpu: bool) -> Finding:
 
 
 def compiler() -> Finding:
-    """The C compiler, which Triton's launchers need."""
     path = next(filter(None, map(shutil.which, filter(None, [os.environ.get("CC"), "gcc", "clang"]))), None)
     if path is None:
         return Finding("C compiler", False, "none found: Triton needs one to launch kernels", "apt-get install gcc")
@@ -228,7 +223,6 @@ def compiler() -> Finding:
 
 
 def runs() -> Finding:
-    """The folder that runs are written to."""
     folder = store.runs_dir()
     try:
         store.check_writable(folder)

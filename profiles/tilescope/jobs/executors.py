@@ -103,8 +103,6 @@ async def connect(address: str) -> AsyncIterator[Dask]:
 
 
 class Dask:
-    """The GPUs of the workers of ``client``."""
-
     def __init__(self, client: Any) -> None:
         self._client = client
 

@@ -366,7 +366,6 @@ def moved(case: Case, catalog: Catalog) -> float:
 
 
 def _is_cold() -> bool:
-    """Whether every worker starts anew."""
     return os.environ.get(warm.SWITCH, "1") == "0"
 
 
@@ -376,5 +375,4 @@ def roomy() -> bool:
 
 
 def processors() -> int:
-    """The number of processors that this process may use."""
     return len(os.sched_getaffinity(0))

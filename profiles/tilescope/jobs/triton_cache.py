@@ -10,7 +10,6 @@ from tilescope.jobs.job import WorkerError
 
 
 def folder() -> Path:
-    """The cache's folder, as Triton finds it."""
     home = Path(os.environ.get("TRITON_HOME", Path.home()))
     return Path(os.environ.get("TRITON_CACHE_DIR") or home / ".triton" / "cache")
 

@@ -93,7 +93,6 @@ async def plan_tuning(
 
 
 def _with_remembered(job: Job) -> Job:
-    """The job with the remembered results of its cases."""
     known = race.remembered(job.cases, job.settings["target"], job.settings.get("fresh", ""))
     if not known:
         return job

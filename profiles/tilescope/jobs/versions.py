@@ -15,7 +15,6 @@ from tilescope.version import VERSION
 
 
 def versions() -> dict[str, str]:
-    """Versions by name, of the software that is installed."""
     found = {"python": platform.python_version(), "tilescope": VERSION, **device.installed()}
     if driver := device.driver():
         found["driver"] = driver

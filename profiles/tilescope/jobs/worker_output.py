@@ -54,7 +54,6 @@ FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
 
 
 def inductor_cache() -> Path:
-    """The folder of Inductor's cache."""
     try:
         user = getpass.getuser()
     except (KeyError, ModuleNotFoundError, OSError):
@@ -119,7 +118,6 @@ class BoundedLog:
         self._dropped = self.written = 0
 
     def write(self, data: bytes) -> None:
-        """Appends output."""
         self.written += len(data)
         room = self._kept - len(self._head)
         if room > 0:
@@ -171,7 +169,6 @@ def lacking(error: BaseException, starting: bool = False) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and its causes."""
     link: BaseException | None = error
     for _ in range(20):
         if link is None:

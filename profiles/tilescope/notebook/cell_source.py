@@ -89,7 +89,6 @@ class _Module:
         self.used: set[str] = set()
 
     def define(self, name: str, value: Any) -> None:
-        """Defines the global ``name`` as ``value``."""
         if name in self.names:
             if self.names[name] is not value:
                 raise CannotCarry(f"two things are called {name!r}: give one of them another name")
@@ -106,7 +105,6 @@ class _Module:
             self.definitions.append(f"{name} = {self.expression(value, repr(name))}")
 
     def bring(self, module: str, line: str) -> None:
-        """Imports something of ``module`` by ``line``."""
         self.imports[line] = None
         if folder := _own_folder(module):
             self.folders |= dict.fromkeys(["import sys", f"sys.path.append({folder!r})"])

@@ -26,13 +26,11 @@ class Telling:
         self._shown: Progress | None = None
 
     def __call__(self, doing: str) -> None:
-        """Shows the present activity."""
         if self._shown is None:
             self._shown = progress()
         self._shown({"event": "waiting", "doing": doing})
 
     def close(self) -> None:
-        """Shows that it is done, if anything was shown."""
         if self._shown is not None:
             self._shown.ended = self._shown.doing = "interpreted what was launched"
             self._shown.show({})

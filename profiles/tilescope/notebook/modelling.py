@@ -229,7 +229,6 @@ def kept(measured: Measured, title: str, folder: Path, trials: Trials | None = N
 
 
 def _run(title: str = "", script: str = "", notes: tuple[str, ...] = ()) -> Run:
-    """A run here and now, without its kernels."""
     gpu = device.detect()
     versions = {**device.installed(), "driver": device.driver(), "tilescope": VERSION}
     return Run(
@@ -275,7 +274,6 @@ def with_sites(step: Step, stacks: Step) -> Step:
 
 
 def write(run: Run, rows: pd.DataFrame, step: Step, folder: Path) -> store.LoadedRun:
-    """Writes a run with its step into the folder of runs."""
     kernels = {name: {"passes": ["forward"]} for name in dict.fromkeys(rows["kernel"])}
     with RunWriter(folder, dataclasses.replace(run, kernels={**kernels, **run.kernels})) as writer:
         writer.append(rows, store.MODEL)

@@ -45,7 +45,6 @@ class Profile(LoadedRun):
 
     @classmethod
     def of(cls, loaded: LoadedRun) -> Self:
-        """The run ``loaded``, with views."""
         return cls(loaded.run, loaded.table, loaded.folder)
 
     @property
@@ -130,7 +129,6 @@ class Profile(LoadedRun):
         return f"{self.run.title} {device.where} ({kind}){whole}, run {self.run.id}"
 
     def _failed(self) -> list[str]:
-        """Lines, one a failure, with its cure."""
         return [
             f"{readable(f.case) or 'every case'}, {f.collector}: {f.message}. {faults.of_failure(f).text if f.case else ''}".strip()
             for f in self.failures
@@ -163,7 +161,6 @@ def open_file(
 
 
 def _why(row: dict[Any, Any]) -> str:
-    """The sentence on the case's bound, the chosen config, and who measured."""
     sources = ", ".join(dict.fromkeys(filter(None, (row["time_source"], row["bytes_source"]))))
     said = "; ".join(filter(None, (str(row["chosen"]).replace(",", ", "), f"from {sources}" if sources else "")))
     return " ".join(filter(None, (str(row["why"]), f"({said})" if said else ""))) or text_table.ABSENT

@@ -61,7 +61,6 @@ class Verdict:
 
     @property
     def solved(self) -> bool:
-        """All three answers are yes."""
         return self.correct and self.thrifty and self.coalesced
 
     def __str__(self) -> str:
@@ -158,7 +157,6 @@ def uneven(
 
 
 def add_relu(x: Any, y: Any) -> Any:
-    """``relu(x + y)`` in plain PyTorch."""
     return (x + y).relu()
 
 
@@ -171,7 +169,6 @@ def add_relu_cost(workload: Workload, direction: str) -> Cost:
 
 
 def judge(name: str, loaded: LoadedRun) -> Verdict:
-    """The verdict on a run of the puzzle's kernel."""
     puzzle, table = PUZZLES[name], loaded.table
     stub = _stub(loaded)
     if stub:

@@ -69,7 +69,6 @@ class Version:
         return [*filter(None, [self.error]), *(f"{f.title}. {f.explanation or f.remedy}" for f in faults)]
 
     def hear(self, output: bytes) -> None:
-        """Adds a piece of the script's output."""
         self.output = (self.output + output.decode(errors="replace"))[-_OUTPUT:]
 
 
@@ -132,7 +131,6 @@ class Watch:
 
     @property
     def files(self) -> frozenset[Path]:
-        """The script and its own files that it imported so far."""
         return frozenset({self.script.resolve(), *(path for version in self.versions for path in version.texts)})
 
     async def follow(self) -> AsyncGenerator[Version]:
@@ -199,7 +197,6 @@ class Watch:
         self._changed.put_nowait(version)
 
     async def _saved(self) -> None:
-        """Makes a version at every save."""
         import watchfiles  # noqa: PLC0415 - half a second
 
         while True:
@@ -218,7 +215,6 @@ class Watch:
                     break  # to watch the files that the script imports, too
 
     async def _make(self, version: Version) -> None:
-        """Makes the version in a worker process."""
         began = time.monotonic()
         version.use, job = await asyncio.to_thread(device.use), None
         try:
@@ -279,7 +275,6 @@ def _is_among(watched: frozenset[Path], change: object, path: str) -> bool:
 
 
 def _differ(texts: Mapping[Path, str]) -> bool:
-    """Whether a file has another text now."""
     return any(_text(path) != text for path, text in texts.items())
 
 

@@ -30,13 +30,11 @@ class Problem(NamedTuple):
 
 
 def changed_kernels(loaded: store.LoadedRun) -> list[str]:
-    """Names of the run's kernels that launch a function which has changed since."""
     found = {problem.kernel for problem in changed_problems(loaded)}
     return [name for name in loaded.run.kernels if name in found]
 
 
 def changed_problems(loaded: store.LoadedRun) -> set[Problem]:
-    """The run's problems that launch a function which has changed since."""
     changed = {name: changed_functions(loaded, name) for name in loaded.run.kernels}
     return {
         problem for problem, functions in launched(loaded).items() if functions & changed.get(problem.kernel, set())

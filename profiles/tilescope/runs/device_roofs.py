@@ -65,7 +65,6 @@ def best(recorded: Path) -> dict[str, dict[str, tuple[Ceiling, ...]]]:
 
 
 def keep(recorded: Path) -> None:
-    """Writes ``roofs.json`` beside the recordings."""
     content = {
         device: {driver: [dataclasses.asdict(roof) for roof in roofs] for driver, roofs in drivers.items()}
         for device, drivers in best(recorded).items()

@@ -38,8 +38,6 @@ def of(path: Path) -> dict[str, str]:
 
 
 class _Statement:
-    """A top-level statement."""
-
     def __init__(self, node: ast.stmt) -> None:
         self.node = node
 
@@ -64,7 +62,6 @@ class _Statement:
 
     @functools.cached_property
     def gpu_functions(self) -> set[str]:
-        """The names of the functions with a decorator such as ``@triton.jit``."""
         return {
             node.name
             for node in _statements([self.node])

@@ -44,12 +44,10 @@ def begin(folder: Path, cases: Iterable[Case]) -> None:
 
 
 def settle(folder: Path, *settled: Settled) -> None:
-    """Appends entries."""
     _append(folder, *map(asdict, settled))
 
 
 def kept(folder: Path) -> bool:
-    """Whether the run in ``folder`` has a journal."""
     return bounded_reading.is_inside(folder / FILE, folder)
 
 

@@ -47,7 +47,6 @@ class Shared:
 
     @property
     def text(self) -> str:
-        """The layout as Gluon writes it."""
         order = list(self.order)
         if self.kind == "tiles":
             return f"NVMMASharedLayout, swizzle of {self.swizzle} bytes"

@@ -37,7 +37,6 @@ Validate = Callable[[pd.DataFrame], pd.DataFrame]
 
 
 def write(frame: pd.DataFrame, path: Path) -> None:
-    """Writes the frame atomically."""
     atomic_writing.replace(path, lambda to: put(frame, to))
 
 

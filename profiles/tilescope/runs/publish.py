@@ -169,5 +169,4 @@ def _cases(rows: pd.DataFrame) -> set[tuple[str, ...]]:
 
 
 def _of_cases(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of cases that the table has."""
     return rows[pd.MultiIndex.from_frame(rows[_CASE]).isin(list(_cases(table)))]

@@ -166,7 +166,6 @@ def read_frame(
 
 
 def damaged(path: Path, error: Exception) -> StoreError:
-    """The error for a file that cannot be read."""
     why = bounded_reading.one_line(error) or type(error).__name__
     return StoreError(f"{path} cannot be read ({why}): the run is damaged, record it again")
 
@@ -215,7 +214,6 @@ def file_below(folder: Path, name: str) -> Path | None:
 
 
 def _roots(package: str) -> list[Path]:
-    """The folders of an installed package."""
     try:
         spec: Any = importlib.util.find_spec(package) if package.isidentifier() else None
     except (ImportError, ValueError, AttributeError):  # not a package, as ``__main__``

@@ -16,14 +16,12 @@ FILE = "step.json.gz"
 
 
 def write(folder: Path, step: Step) -> None:
-    """Writes the step into a run's folder."""
     data = json_shape.storable(dataclasses.asdict(step))
     packed = gzip.compress(json.dumps(data, separators=(",", ":")).encode(), mtime=0)
     atomic_writing.replace(folder / FILE, lambda to: to.write_bytes(packed))
 
 
 def has(folder: Path) -> bool:
-    """Whether the run is of a model's step."""
     return (folder / FILE).is_file()
 
 

@@ -112,7 +112,6 @@ def _read(place: Path) -> dict[Path, tuple[Stamp, Summary]]:
 
 
 def _write(place: Path, lines: dict[Path, tuple[Stamp, Summary]]) -> None:
-    """Caches the summaries of runs that still exist and could be opened."""
     there = {path: line for path, line in lines.items() if not line[1].error and path.is_dir()}
     said: dict[str, Any] = {}
     for path, (when, summary) in list(there.items())[-_KEPT:]:

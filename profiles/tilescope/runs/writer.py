@@ -180,15 +180,12 @@ class RunWriter:
         return folder
 
     def artefact_path(self, collector: str, case: Case, suffix: str) -> Path:
-        """The path of a collector's artefact of a case."""
         return self.artefact_folder(collector) / f"{case.slug}{suffix}"
 
     def fail(self, failure: Failure) -> None:
-        """Adds a failure to the description."""
         self.update(failures=(*self.run.failures, failure))
 
     def note(self, text: str) -> None:
-        """Adds a note to the description."""
         self.update(notes=(*self.run.notes, text))
 
     def update(self, **fields: Any) -> None:
@@ -208,7 +205,6 @@ class RunWriter:
         return final
 
     def discard(self) -> None:
-        """Removes the run's folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.lock_file.close()
 
@@ -352,7 +348,6 @@ def _unseal(final: Path, folder: Path) -> None:
 
 
 def digest(text: str) -> str:
-    """The digest of a source file's text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -412,7 +407,6 @@ def _claim(folder: Path) -> IO[str]:
 
 
 def is_being_written(folder: Path) -> bool:
-    """Whether a process holds the run."""
     try:
         lock(folder).close()
     except OSError as error:

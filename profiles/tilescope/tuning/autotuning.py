@@ -196,13 +196,11 @@ class Tuner(Autotuner):  # type: ignore[misc]
             yield from compile_pool.Pool(describer.code).compile(jobs)
 
     def _warm(self, config: Any) -> None:
-        """Compiles a config with Triton without launching it."""
         if config.pre_hook:
             config.pre_hook({**self.nargs, **self._keywords, **config.all_kwargs()})
         self.fn.run(*self._positional(), **{**self._keywords, "warmup": True}, **config.all_kwargs())
 
     def _compile(self, config: Any) -> search.Compiled:
-        """Compiles a config in this process."""
         try:
             with pruning.refusing():
                 self._warm(config)

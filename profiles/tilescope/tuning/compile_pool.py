@@ -60,7 +60,6 @@ class Host:
     ready: bool = False
 
     def is_ready(self) -> bool:
-        """Whether the host has finished its imports."""
         if not self.ready:
             with contextlib.suppress(OSError, EOFError):
                 self.ready = (
@@ -108,7 +107,6 @@ def host() -> Host | None:
 
 
 def forget() -> None:
-    """Ends this process's host, with what it compiles."""
     if there := _hosts.pop(os.getpid(), None):
         there.end()
 
@@ -176,7 +174,6 @@ class Pool:
 
 
 def _forked() -> Host:
-    """A host that is a fork of this process."""
     ours, theirs = multiprocessing.Pipe()
     parent = os.getpid()
     with warnings.catch_warnings():
@@ -254,8 +251,6 @@ def _compiled(
 
 
 class _Compiling(multiprocess.Child):
-    """A process that compiles the config ``name``."""
-
     def __init__(self, maker: Maker, name: str, kernels: Sequence[Specialization]) -> None:
         self.name, self._began = name, time.monotonic()
 

@@ -18,7 +18,6 @@ DEFAULT = "default"
 
 
 def config_name(case: Case) -> str:
-    """The case's config as the memory names it."""
     return case.config or DEFAULT
 
 

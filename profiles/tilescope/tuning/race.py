@@ -60,7 +60,6 @@ def capture_all(
 
 
 def write(artefact: Path, problem: memory.Problem, timing: memory.Timing, remembered: bool) -> None:
-    """Writes the artefact of a config."""
     said = {
         **timing.facts,
         "samples": list(timing.samples),

@@ -353,14 +353,12 @@ def without_autotuners() -> Iterator[None]:
 
 
 def roomy() -> bool:
-    """Whether less than half of the GPU's memory is in use."""
     free, total = torch.cuda.mem_get_info()
     cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     return free + cached > total / 2
 
 
 def broken() -> bool:
-    """Whether the GPU no longer answers this process."""
     try:
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.synchronize()

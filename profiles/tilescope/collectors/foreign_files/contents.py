@@ -56,7 +56,6 @@ class Contents:
     artefacts: Sequence[tuple[str, Case, str, bytes]] = ()
 
     def described(self) -> dict[str, DeclaredKernel]:
-        """Every kernel of the table, in its order, with its description."""
         return {name: self.kernels.get(name, {}) for name in dict.fromkeys(self.table["kernel"])}
 
 
@@ -325,7 +324,6 @@ def require(rows: Rows, what: str) -> None:
 
 
 def first(values: Iterable[str]) -> str:
-    """The first text that is not empty."""
     return next(filter(None, values), "")
 
 

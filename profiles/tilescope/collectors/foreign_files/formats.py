@@ -40,7 +40,6 @@ FORMATS = cast(
 
 
 def known() -> str:
-    """The names of the formats as a phrase."""
     *names, last = (one.NAME for one in FORMATS)
     return f"{', '.join(names)} and {last}"
 

@@ -36,7 +36,6 @@ _SAME_CODE = "deduplicated"
 
 
 def reads(head: bytes, name: str) -> bool:
-    """Whether the first line names the log's columns."""
     first = head.lstrip(b" \r\n").partition(b"\n")[0].strip().decode("ascii", "replace")
     return delimited.cells(first, _COLUMNS) is not None
 
@@ -160,7 +159,6 @@ def _described(path: Path) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
 
 
 def _workload(about: Mapping[str, Any], run: str) -> str:
-    """The sizes of the inputs and the dtype of the first, or else the run's id."""
     shapes = re.findall(r"\(([\d,\s]*)\)", contents.text(about.get("input_shapes"), 1000))
     dtype = contents.first(re.findall(r"torch\.(\w+)", contents.text(about.get("dtypes"), 1000)))
     if known := contents.inputs((re.findall(r"\d+", shape) for shape in shapes), dtype):

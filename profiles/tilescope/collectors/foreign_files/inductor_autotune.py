@@ -28,7 +28,6 @@ _ABSENT = -1
 
 
 def reads(head: bytes, name: str) -> bool:
-    """Whether the first line is such a result."""
     first = head.lstrip().partition(b"\n")[0]
     return first[:1] == b"{" and b'"benchmark_result"' in first and b'"op_name"' in first
 
@@ -72,7 +71,6 @@ def _choice(said: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _workload(said: Mapping[str, Any]) -> str:
-    """The sizes of the operator's inputs and the dtype of the first."""
     known = contents.mappings(said.get("input_nodes"))
     sizes = [re.findall(r"\d+", contents.text(node.get("size"))) for node in known]
     dtype = contents.first(contents.text(node.get("dtype")).removeprefix("torch.") for node in known)

@@ -31,13 +31,10 @@ _KINDS = {
 
 
 def reads(head: bytes, name: str) -> bool:
-    """Whether the head has events of a program's warps."""
     return head.lstrip()[:1] == b"{" and bool(_OURS.search(head) or _PROTONS.search(head))
 
 
 class _Event(Struct, gc=False):
-    """The needed parts of an event of Proton's."""
-
     ph: str = ""
     name: str = ""
     pid: Any = None
@@ -78,7 +75,6 @@ def _contents(found: trace.Trace, packed: bytes, tool: str, notes: Sequence[str]
 
 
 def _place(event: _Event) -> tuple[str, int, int] | None:
-    """The kernel, the program and the warp of an event."""
     if not isinstance(event.pid, str) or not isinstance(event.tid, str):
         return None
     process, thread = _PROCESS.match(event.pid), _THREAD.match(event.tid)

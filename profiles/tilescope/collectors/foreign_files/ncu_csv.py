@@ -60,7 +60,6 @@ _WHOLE_UNITS = frozenset(("", "ns", "nsecond", "byte", "sector", "inst", "cycle"
 
 
 def begins(head: bytes) -> bool:
-    """Whether the head has ncu's header or own lines."""
     return bool(re.search(rb'"ID","|\bID"?[,;\t]"?Process ID|==(PROF|ERROR|WARNING)==', head))
 
 

@@ -83,7 +83,6 @@ def read(path: Path) -> Contents:
 
 
 def _asked(path: Path) -> list[dict[str, Any]]:
-    """The launches that the process prints."""
     argv = [sys.executable, "-P", "-m", __name__, str(path.absolute())]
     # tilescope itself need not be installed.
     path_of = os.pathsep.join(filter(None, [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]))

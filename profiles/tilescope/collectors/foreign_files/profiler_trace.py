@@ -161,7 +161,6 @@ def read(path: Path) -> Contents:
 
 
 def _read_event(trace: _Trace, event: _Event) -> None:
-    """Keeps an operator's name, or the columns of a launch."""
     kind, arguments = event.cat.lower(), event.args or _NO_ARGUMENTS
     called = arguments.external if arguments.external is not None else arguments.external_before
     if kind in _OPERATORS:
@@ -212,7 +211,6 @@ def _plain(value: Any) -> object:
 
 
 def _device(described: Iterable[Mapping[str, Any]], number: object) -> Device:
-    """The GPU of that number, as the trace describes it."""
     one = next((one for one in described if one.get("id") == number), None)
     if one is None:
         return contents.device()
@@ -296,7 +294,6 @@ def _notes(trace: _Trace, outlasting: Mapping[int, float], early: Mapping[int, f
 
 
 def _listed(trace: _Trace, found: Mapping[int, float]) -> str:
-    """The number of launches, and the one with the most seconds."""
     most = max(found, key=lambda place: found[place])
     return f"{len(found):,}, {trace.shapes[most].kernel} by {units.text(found[most], 'second')}"
 

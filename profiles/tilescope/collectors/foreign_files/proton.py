@@ -23,7 +23,6 @@ _DEPTH = bounded_reading.DEPTH
 
 
 def reads(head: bytes, name: str) -> bool:
-    """Whether the head or the name is that of Hatchet's format."""
     return name.endswith((".hatchet", ".hatchet_msgpack")) or (
         head.lstrip()[:1] == b"[" and b'"children"' in head and b'"ph"' not in head
     )

@@ -88,7 +88,6 @@ class _Trace:
 
 
 def is_collective(kernel: str) -> bool:
-    """Whether a kernel of that name communicates with other GPUs."""
     return bool(_COLLECTIVE.search(kernel))
 
 
@@ -285,7 +284,6 @@ class _Places:
                     self._forward[number] = _module(around), _site(around)
 
     def of(self, call: _Event) -> _Place:
-        """The place of a call."""
         stacks = self._stacks.get((call.pid, call.tid))
         around = stacks.around(call.ts) if stacks else ()
         operators = [event for event in around if event.cat.lower() in ("cpu_op", "operator")]
@@ -317,7 +315,6 @@ class _Places:
         return _Place(made, (call.pid, call.tid, inner.ts))
 
     def stop(self, event: _Event) -> Stop:
-        """A call that waited."""
         place = self.of(event).operator or Operator("")
         return Stop(
             contents.text(event.name), _seconds(event.ts, self._start), _seconds(event.end, self._start),
@@ -326,8 +323,6 @@ class _Places:
 
 
 class _Stacks:
-    """The nested ranges of one thread."""
-
     def __init__(self, events: Iterable[_Event]) -> None:
         self._events = sorted(events, key=lambda event: (event.ts, -event.dur))
         self._starts = [event.ts for event in self._events]
@@ -345,7 +340,6 @@ class _Stacks:
         return tuple(event for event in self._chain(bisect_right(self._starts, moment) - 1) if event.end >= moment)
 
     def each(self) -> Iterator[tuple[_Event, tuple[_Event, ...]]]:
-        """Each range with those around it, for ranges with a sequence number."""
         for place, event in enumerate(self._events):
             if event.args is not None and event.args.sequence is not None:
                 yield event, tuple(self._chain(self._parents[place]))

@@ -24,7 +24,6 @@ _COMPILED, _LAUNCHED = "compilation", "launch"
 
 
 def reads(head: bytes, name: str) -> bool:
-    """Whether the head or the name is that of such events."""
     return head.lstrip()[:1] == b"{" and (b'"event_type"' in head or name.endswith((".ndjson", ".ndjson.gz")))
 
 
@@ -183,6 +182,5 @@ def _target(found: _Events, about: Mapping[str, Any]) -> str:
 
 
 def _note_version(found: _Events, about: Mapping[str, Any]) -> None:
-    """Notes Triton's version that a compilation names."""
     if version := contents.text(about.get("triton_version"), 40):
         found.versions.setdefault("triton", version)
