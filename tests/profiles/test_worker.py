@@ -41,13 +41,6 @@ def test_standard_output_carries_nothing_but_events(tmp_path):
     assert done.returncode == 0
 
 
-def test_a_lost_device_ends_the_process_after_saying_so(tmp_path):
-    cases, done, events = capture(tmp_path, "loses_device", "good")
-    assert done.returncode == main.BROKEN_DEVICE
-    assert events[-1]["event"] == "error"
-    assert events[-1]["case"] == cases[0].id
-
-
 def test_an_unknown_collector_is_one_error_event(tmp_path):
     done = answer(tmp_path, action="capture", collector="nope", cases=[], folder=str(tmp_path))
     (_, error) = [json.loads(text) for text in done.stdout.splitlines()]
