@@ -190,36 +190,20 @@ def count(names: tuple[str, ...], problem: Problem) -> Chain:
 def ask(chain: Chain, problem: Problem, target: str) -> Answer:
     """The answer for a chain whose bytes are counted. Raises ValueError for a target without known figures."""
     gpu = device.for_target(target)
+    unfused, fused = chain.unfused_bytes, chain.fused_bytes
+    passes = [
+        f"{total / problem.bytes:.3g} passes over {units.text(problem.bytes, 'byte')}" for total in (unfused, fused)
+    ]
+    moved = f"{units.text(unfused, 'byte')} against {units.text(fused, 'byte')}"
+    bound = f"{units.times(unfused / fused)} faster by the bytes alone, more where launches are short: {moved}"
     roof = roofs.roof(gpu, "hbm")
     lines = (
-        _passes(chain, problem),
-        _bound(chain),
+        Line("memory", f"{passes[0]} unfused, {passes[1]} fused"),
+        Line("bound", bound, True) if unfused != fused else Line("bound", f"nothing to win: a single operation moves {moved}", False),
         *([_times(chain, roof.value, gpu.name)] if roof else []),
-        _cache(chain, problem, gpu),
-        _vector(chain, problem),
-        _block(chain, problem),
-        *_support(problem, target),
-    )
+        _cache(chain, problem, gpu), _vector(chain, problem), _block(chain, problem), *_support(problem, target),
+    )  # fmt: skip
     return Answer(chain, problem, target, lines)
-
-
-def _passes(chain: Chain, problem: Problem) -> Line:
-    def passes(total: int) -> str:
-        return f"{total / problem.bytes:.3g} passes over {units.text(problem.bytes, 'byte')}"
-
-    return Line("memory", f"{passes(chain.unfused_bytes)} unfused, {passes(chain.fused_bytes)} fused")
-
-
-def _bound(chain: Chain) -> Line:
-    unfused, fused = chain.unfused_bytes, chain.fused_bytes
-    moved = f"{units.text(unfused, 'byte')} against {units.text(fused, 'byte')}"
-    if unfused == fused:
-        return Line("bound", f"nothing to win: a single operation moves {moved}", False)
-    return Line(
-        "bound",
-        f"{units.times(unfused / fused)} faster by the bytes alone, more where launches are short: {moved}",
-        True,
-    )
 
 
 def _times(chain: Chain, bandwidth: float, name: str) -> Line:
@@ -233,8 +217,7 @@ def _times(chain: Chain, bandwidth: float, name: str) -> Line:
 
 
 def _cache(chain: Chain, problem: Problem, gpu: Device) -> Line:
-    cache = units.text(gpu.l2_bytes, "byte")
-    sizes = f"one tensor is {units.text(problem.bytes, 'byte')}, L2 of {gpu.name} {cache}"
+    sizes = f"one tensor is {units.text(problem.bytes, 'byte')}, L2 of {gpu.name} {units.text(gpu.l2_bytes, 'byte')}"
     if len(chain.names) == 1:
         return Line("L2", sizes)
     if 2 * problem.bytes <= gpu.l2_bytes:
@@ -261,13 +244,9 @@ def _vector(chain: Chain, problem: Problem) -> Line:
 def _block(chain: Chain, problem: Problem) -> Line:
     if not chain.whole_row:
         block = 1024
-        tail, programs = problem.elements % block, -(-problem.elements // block)
-        ends = (
-            f"the last of {units.several(programs, 'program')} masks {units.several(block - tail, 'lane')}"
-            if tail
-            else "it divides the tensor"
-        )
-        return Line("BLOCK", f"flat blocks of {block} elements: {ends}", True)
+        tail, programs = problem.elements % block, units.several(-(-problem.elements // block), "program")
+        masks = f"the last of {programs} masks {units.several(block - tail, 'lane')}"
+        return Line("BLOCK", f"flat blocks of {block} elements: {masks if tail else 'it divides the tensor'}", True)
     block = 1 << (problem.columns - 1).bit_length()
     masked = 1 - problem.columns / block
     held = units.text(4 * block, "byte")
@@ -280,14 +259,10 @@ def _block(chain: Chain, problem: Problem) -> Line:
 
 
 def _support(problem: Problem, target: str) -> Iterator[Line]:
-    generation = int(re.sub(r"\D", "", target))
-    first = _NATIVE.get(problem.dtype, 0)
-    if generation < first:
-        lacks = f"{target} has no {problem.dtype} instructions (from sm_{first} on)"
-        yield Line("dtype", f"{lacks}: it is emulated or refused", False)
-    else:
-        accumulate = "; accumulate in fp32" if first else ""
-        yield Line("dtype", f"{problem.dtype} is native to {target}{accumulate}", True)
+    generation, first = int(re.sub(r"\D", "", target)), _NATIVE.get(problem.dtype, 0)
+    native = f"{problem.dtype} is native to {target}{'; accumulate in fp32' if first else ''}"
+    lacks = f"{target} has no {problem.dtype} instructions (from sm_{first} on): it is emulated or refused"
+    yield Line("dtype", native if generation >= first else lacks, generation >= first)
     if generation < _TMA:
         yield Line("TMA", f"{target} has none (from sm_{_TMA} on): tl.load with pointers")
     elif problem.row_bytes % VECTOR:

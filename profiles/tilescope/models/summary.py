@@ -7,6 +7,7 @@ Pure: frame -> frame. The *floor* is the time that the algorithm's bytes and ope
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -47,35 +48,22 @@ _MOST_LAUNCHES = 1 << 31
 #: Sources that count launches, the most reliable first.
 _LAUNCH_SOURCES = ("torch_profiler", "chrome_trace", "ncu", "cupti", "compiler", "interpreter", "tritonparse")
 
-COLUMNS = {
-    **dict.fromkeys(KEYS, "str"),
-    "measured": "bool",
-    "launches": "Int32",
-    **dict.fromkeys(["gpu_time", "gpu_time_low", "gpu_time_high"], "float64"),
-    "time_source": "str",
-    **dict.fromkeys(["interval", "graph_time"], "float64"),
-    "cpu_bound": "bool",
-    "floor": "float64",
-    "floor_origin": "str",
-    "floor_fraction": "float64",
-    "least_time": "float64",
-    **dict.fromkeys(["memory_roof", "roof", "bound", "pipe"], "str"),
-    "bytes": "float64",
-    "bytes_source": "str",
-    "bytes_ratio": "float64",
-    "bytes_cold": "bool",
-    **dict.fromkeys(["bandwidth", "bandwidth_fraction", "performance", "performance_fraction"], "float64"),
-    **dict.fromkeys(["registers", "shared_memory", "spill_bytes"], "float64"),
-    **dict.fromkeys(["theoretical_occupancy", "achieved_occupancy"], "float64"),
-    "limiter": "str",
-    **dict.fromkeys(["blocks", "peak_memory", "energy", "power", "power_limit", "power_clock", *_CHECKED], "float64"),
-    **{name: "float64" for names in _BYTES.values() for name in names},
-    **dict.fromkeys([*_SAMPLED, "speedup_eager", "speedup_compile", "speedup_baseline"], "float64"),
-    "baseline": "str",
-    "library": "str",
-    "speedup_library": "float64",
-    **dict.fromkeys(["chosen", "fault", "why"], "str"),
-}
+#: The types of the columns that are no numbers.
+_TYPES = {
+    **dict.fromkeys([
+        *KEYS, "time_source", "floor_origin", "memory_roof", "roof", "bound", "pipe", "bytes_source", "limiter", "baseline", "library",
+        "chosen", "fault", "why",
+    ], "str"),
+    **dict.fromkeys(["measured", "cpu_bound", "bytes_cold"], "bool"), "launches": "Int32",
+}  # fmt: skip
+COLUMNS = {name: _TYPES.get(name, "float64") for name in (
+    *KEYS, "measured", "launches", "gpu_time", "gpu_time_low", "gpu_time_high", "time_source", "interval", "graph_time", "cpu_bound",
+    "floor", "floor_origin", "floor_fraction", "least_time", "memory_roof", "roof", "bound", "pipe", "bytes", "bytes_source",
+    "bytes_ratio", "bytes_cold", "bandwidth", "bandwidth_fraction", "performance", "performance_fraction", "registers", "shared_memory",
+    "spill_bytes", "theoretical_occupancy", "achieved_occupancy", "limiter", "blocks", "peak_memory", "energy", "power", "power_limit",
+    "power_clock", *_CHECKED, *itertools.chain(*_BYTES.values()), *_SAMPLED, "speedup_eager", "speedup_compile", "speedup_baseline",
+    "baseline", "library", "speedup_library", "chosen", "fault", "why",
+)}  # fmt: skip
 
 
 def of_run(loaded: LoadedRun, table: pd.DataFrame) -> pd.DataFrame:
