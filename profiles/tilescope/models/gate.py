@@ -34,11 +34,7 @@ VERDICTS: tuple[Verdict, Verdict, Verdict, Verdict] = ("fail", "undecided", "not
 FAIL, UNDECIDED, ABSENT, PASS = VERDICTS
 
 #: Times in the order of preference. Clocks are never mixed.
-_CLOCKS = (
-    *(("gpu_time", source) for source in GPU_TIME_SOURCES),
-    ("graph_time", "events"),
-    ("interval", "events"),
-)
+_CLOCKS = (*(("gpu_time", source) for source in GPU_TIME_SOURCES), ("graph_time", "events"), ("interval", "events"))
 #: Sources of a launch's resources. The compiler comes first: it needs no GPU and has no noise.
 _SOURCES = ("compiler", "ncu", "torch_profiler")
 #: Ratio of two readings of the SM clock up to which they count as equal.

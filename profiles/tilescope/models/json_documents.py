@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -87,15 +86,8 @@ def comparison(
 
 
 def gate(found: Gate) -> documents.Gate:
-    return _made(
-        documents.Gate,
-        baseline=about(found.baseline),
-        candidate=about(found.candidate),
-        verdict=found.verdict,
-        limits=dataclasses.asdict(found.limits),
-        notes=list(found.notes),
-        checks=found.checks,
-    )
+    runs = {"baseline": about(found.baseline), "candidate": about(found.candidate)}
+    return _made(documents.Gate, **{**vars(found), **runs, "verdict": found.verdict, "limits": vars(found.limits)})
 
 
 def upgrade(found: Upgrade, bisected: Iterable[tuple[str, str]] = ()) -> documents.Upgrade:

@@ -18,15 +18,9 @@ from tilescope.table.step import COLLECTIVE, COPY, FILL, KERNEL, Step, StepLaunc
 
 #: The parts, in their order, with what each is.
 PARTS = {
-    "floor": "at the roofs",
-    "above": "above the roofs",
-    "unknown": "kernels without a known floor",
-    "copies": "copies to and from the CPU",
-    "communication": "communication",
-    "gaps": "launch gaps",
-    "cpu": "waiting for the CPU",
-    "idle": "idle: the CPU was outside PyTorch",
-}
+    "floor": "at the roofs", "above": "above the roofs", "unknown": "kernels without a known floor", "copies": "copies to and from the CPU",
+    "communication": "communication", "gaps": "launch gaps", "cpu": "waiting for the CPU", "idle": "idle: the CPU was outside PyTorch",
+}  # fmt: skip
 #: The largest relative difference between the parts and the step.
 TOLERANCE = 0.03
 _RANKS = {KERNEL: 0, FILL: 0, COPY: 1, COLLECTIVE: 2}

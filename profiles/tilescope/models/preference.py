@@ -74,18 +74,9 @@ def main_resources(case: CaseValues, target: str = "") -> Resources | None:
 
 def _of_launch(case: CaseValues, source: str, launch: int, target: str) -> Resources:
     figures = tuple(case.values.get((metric, source), _NOTHING).get(launch) for metric in _READ)
-    ratio, limiter, blocks = _held(target, figures)
     registers, shared_memory, *_ = figures
-    return Resources(
-        source=source,
-        launch=launch,
-        registers=registers,
-        shared_memory=shared_memory,
-        spill_bytes=_spills(case, source, launch, registers),
-        theoretical_occupancy=ratio,
-        limiter=limiter,
-        blocks=blocks,
-    )
+    spilled = _spills(case, source, launch, registers)
+    return Resources(source, launch, registers, shared_memory, spilled, *_held(target, figures))
 
 
 _READ = ("registers", "shared_memory", "theoretical_occupancy", "block_threads", *LIMITERS)

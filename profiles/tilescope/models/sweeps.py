@@ -233,13 +233,8 @@ def _values(rows: pd.DataFrame, index: list[str], target: str) -> pd.DataFrame:
     for case in gather(rows):
         found = cells[tuple(case.key[name] for name in index)] = _time(case)
         if taken := preference.main_resources(case, target):
-            found |= {
-                "registers": taken.registers,
-                "shared_memory": taken.shared_memory,
-                "spills": taken.spill_bytes,
-                "theoretical_occupancy": taken.theoretical_occupancy,
-                "code_source": taken.source,
-            }
+            found |= {name: getattr(taken, name) for name in ("registers", "shared_memory", "theoretical_occupancy")}
+            found |= {"spills": taken.spill_bytes, "code_source": taken.source}
         found |= _counted(case)
     frame = pd.DataFrame(list(cells.values()), pd.MultiIndex.from_tuples(cells, names=index))
     numbers = dict.fromkeys((*COLOURINGS, "sustained", "hbm_bytes"), "float64")

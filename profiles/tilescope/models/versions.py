@@ -20,20 +20,12 @@ from tilescope.table.case_table import gather
 
 #: What two versions are compared by: the summary's column, or a metric of the case, its label and its unit.
 COMPARED = (
-    ("gpu_time", "GPU time", "second"),
-    ("interval", "interval", "second"),
-    ("dram", "HBM bytes", "byte"),
-    ("unique", "distinct bytes", "byte"),
-    ("requested", "requested bytes", "byte"),
-    ("sampled", "requested bytes, sampled", "byte"),
-    ("registers", "registers", "count"),
-    ("spill_bytes", "spilled bytes", "byte"),
-    ("shared_memory", "shared memory", "byte"),
-    ("theoretical_occupancy", "occupancy", "ratio"),
-    ("sector_efficiency_read", "loaded sectors used", "ratio"),
-    ("sector_efficiency_written", "stored sectors used", "ratio"),
-    ("relative_error", "relative error", "ratio"),
-)
+    ("gpu_time", "GPU time", "second"), ("interval", "interval", "second"), ("dram", "HBM bytes", "byte"),
+    ("unique", "distinct bytes", "byte"), ("requested", "requested bytes", "byte"), ("sampled", "requested bytes, sampled", "byte"),
+    ("registers", "registers", "count"), ("spill_bytes", "spilled bytes", "byte"), ("shared_memory", "shared memory", "byte"),
+    ("theoretical_occupancy", "occupancy", "ratio"), ("sector_efficiency_read", "loaded sectors used", "ratio"),
+    ("sector_efficiency_written", "stored sectors used", "ratio"), ("relative_error", "relative error", "ratio"),
+)  # fmt: skip
 #: Those of which more is better.
 _MORE = frozenset({"theoretical_occupancy", "sector_efficiency_read", "sector_efficiency_written"})
 #: The utilization of a GPU that others use, and the relative change of a clock that times are not compared across.
@@ -171,33 +163,24 @@ def cases(loaded: LoadedRun) -> list[Case]:
         known.append(Case(
             {name: str(row[name]) for name in ("kernel", *_PROBLEM)},
             {name: value for name, value in values.items() if not math.isnan(value)},
-            tuple(finding for finding in found if _concerns(finding, row)),
+            tuple(one for one in found if one.problem == tuple(row[name] for name in ("kernel", *_PROBLEM))),
             None if math.isnan(spread[0]) else (spread[0], spread[1]),
             clock.value if (clock := case.at("sm_clock", None, "events")) else None,
             str(row["time_source"]),
         ))  # fmt: skip
     names = {case.kernel for case in known}
-    for finding in found:
-        if finding.kernel not in names:
-            of = {
-                "kernel": finding.kernel,
-                "impl": finding.impl,
-                "pass": finding.direction,
-                "workload": finding.workload,
-            }
-            known.append(Case(of, {}, (finding,)))
-    return known
+    of_rows = ("kernel", *_PROBLEM)
+    return known + [
+        Case(dict(zip(of_rows, finding.problem, strict=True)), {}, (finding,))
+        for finding in found
+        if finding.kernel not in names
+    ]
 
 
 def _value(row: Mapping[Any, Any], name: str) -> float:
     if name in ("dram", "unique", "requested", "sampled"):
         return float(row[f"{name}_bytes_read"] + row[f"{name}_bytes_written"])
     return float(row.get(name, math.nan))
-
-
-def _concerns(finding: Finding, row: Mapping[Any, Any]) -> bool:
-    of = (finding.kernel, finding.impl, finding.direction, finding.workload)
-    return of == tuple(row[name] for name in ("kernel", *_PROBLEM))
 
 
 def pairs(

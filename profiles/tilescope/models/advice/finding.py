@@ -103,9 +103,14 @@ class Finding:
     explanation: str = ""
 
     @property
+    def problem(self) -> tuple[str, ...]:
+        """Kernel, implementation, pass and workload."""
+        return (self.kernel, self.impl, self.direction, self.workload)
+
+    @property
     def case(self) -> tuple[str, ...]:
-        """Kernel, implementation, pass, workload and config, which identify the case within a run."""
-        return (self.kernel, self.impl, self.direction, self.workload, self.config)
+        """These and the config, which identify the case within a run."""
+        return (*self.problem, self.config)
 
     @property
     def impossible(self) -> bool:
