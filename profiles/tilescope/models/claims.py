@@ -32,14 +32,9 @@ OVER = ("eager", "compile", "library")
 
 #: Keys of a run's versions that may hold a library's version, by its implementation.
 _VERSIONS = {
-    "liger": ("liger-kernel", "liger_kernel", "liger"),
-    "cublas": ("cublas", "cuBLAS"),
-    "cudnn": ("cudnn", "cuDNN"),
-    "fa2": ("flash-attn", "flash_attn", "fa2"),
-    "bitsandbytes": ("bitsandbytes",),
-    "cce": ("cut-cross-entropy", "cut_cross_entropy", "cce"),
-    "aten": ("torch",),
-}
+    "liger": ("liger-kernel", "liger_kernel", "liger"), "cublas": ("cublas", "cuBLAS"), "cudnn": ("cudnn", "cuDNN"), "aten": ("torch",),
+    "fa2": ("flash-attn", "flash_attn", "fa2"), "bitsandbytes": ("bitsandbytes",), "cce": ("cut-cross-entropy", "cut_cross_entropy", "cce"),
+}  # fmt: skip
 _CLAIMED = ("claim", "claim_over", "claim_source", "verdict", "verdict_interval")
 _ABSENT = dict.fromkeys(("over", "low", "high", "interval"), math.nan)
 

@@ -17,7 +17,7 @@ import pandas as pd
 
 from tilescope.hardware.roofs import WORK, Roofs, hbm_roof, pipe_of, roof
 from tilescope.models import sampled
-from tilescope.table.case_table import KEYS, CaseValues, Known, gather
+from tilescope.table.case_table import KEYS, CaseValues, Known, gather, value_of
 from tilescope.table.run import Device
 
 #: Sets of counters whose sum is the bytes moved at a level; the first complete set is taken. At L2, bytes that cross to the
@@ -220,21 +220,9 @@ def _point(
     origins = dict.fromkeys(c.origin for c in (memory, compute) if c)
     functions = case.functions.get(moved.source, {})
     return {
-        **case.key,
-        "launch": launch,
-        "function": "" if launch is None else functions.get(launch, ""),
-        "kind": kind,
-        "level": level,
-        "pipe": pipe,
-        "flops": flops.value,
-        "flops_source": flops.source,
-        "bytes": moved.value,
-        "bytes_source": moved.source,
-        "gpu_time": time.value if time and time.value > 0 else math.nan,
-        "time_source": time.source if time else "",
-        "memory_roof": memory.value if memory else math.nan,
-        "compute_roof": compute.value if compute else math.nan,
-        "origin": "+".join(origins),
-        "executed": executed.value if executed else math.nan,
-        "highest": _highest(known, level),
-    }
+        **case.key, "launch": launch, "function": "" if launch is None else functions.get(launch, ""), "kind": kind, "level": level,
+        "pipe": pipe, "flops": flops.value, "flops_source": flops.source, "bytes": moved.value, "bytes_source": moved.source,
+        "gpu_time": time.value if time and time.value > 0 else math.nan, "time_source": time.source if time else "",
+        "memory_roof": memory.value if memory else math.nan, "compute_roof": compute.value if compute else math.nan, "origin": "+".join(origins),
+        "executed": value_of(executed), "highest": _highest(known, level),
+    }  # fmt: skip

@@ -67,39 +67,24 @@ def kernels(step: Step, ledger: Ledger) -> pd.DataFrame:
 
 
 def _sums(step: Step, ledger: Ledger, entries: list[Entry]) -> tuple[object, ...]:
-    time = sum(entry.share for entry in entries)
-    known = all(entry.floor for entry in entries)
+    time, name, absent = sum(entry.share for entry in entries), entries[0].launch.name, math.nan
     operations = sum(_operations(step, entry) for entry in entries)
     largest = max((entry for entry in entries if entry.floor), key=lambda entry: entry.least, default=None)
-    counted = [
-        entry.launch.counted["dram_bytes_read"] + entry.launch.counted["dram_bytes_written"]
-        for entry in entries
-        if {"dram_bytes_read", "dram_bytes_written"} <= entry.launch.counted.keys()
+    floors = [
+        sum(of) if all(one.floor for one in entries) else absent
+        for of in zip(*((one.least, one.above) for one in entries), strict=True)
     ]
-    needs = [
-        operator.bytes_needed * entry.launch.part
-        for entry in entries
-        if (operator := step.operator(entry.launch)).bytes_needed is not None
-    ]
-    absent = float("nan")
-    bytes_from = "counted" if len(counted) == len(entries) else "modelled" if len(needs) == len(entries) else ""
-    moved = sum(counted if bytes_from == "counted" else needs) if bytes_from else absent
-    name = entries[0].launch.name
+    counted, needs = 0.0, 0.0
+    for launch in (entry.launch for entry in entries):
+        counted += sum(launch.counted.get(f"dram_bytes_{way}", absent) for way in ("read", "written"))
+        needed = step.operator(launch).bytes_needed
+        needs += absent if needed is None else needed * launch.part
+    moved, bytes_from = (needs, "modelled") if math.isnan(counted) else (counted, "counted")
     return (
-        time,
-        time / ledger.step if ledger.step else absent,
-        sum(entry.least for entry in entries) if known else absent,
-        sum(entry.above for entry in entries) if known else absent,
-        largest.floor.roof if largest and largest.floor else "",
-        sum(counted) if len(counted) == len(entries) else absent,
-        sum(needs) if len(needs) == len(entries) else absent,
-        bytes_from,
-        name,
-        function_names.library(name),
-        operations,
-        operations / moved if moved else absent,
-        operations / time if time else absent,
-    )
+        time, time / ledger.step if ledger.step else absent, *floors, largest.floor.roof if largest and largest.floor else "",
+        counted, needs, "" if math.isnan(moved) else bytes_from, name, function_names.library(name), operations,
+        operations / moved if moved else absent, operations / time if time else absent,
+    )  # fmt: skip
 
 
 def _operations(step: Step, entry: Entry) -> float:
