@@ -328,7 +328,9 @@ def test_compile_names_the_one_module_of_all_chains(modules, said):
     assert any(text.startswith(f"Compile {said} (torch.compile), which fuses 2 chains") for text in texts)
 
 
-@pytest.mark.parametrize(("name", "said"), [("aten::mul", ["fuse"]), ("aten::native_batch_norm", [])])
+@pytest.mark.parametrize(
+    ("name", "said"), [("aten::mul", ["fuse"]), ("aten::native_batch_norm", []), ("NativeBatchNormBackward0", [])]
+)
 def test_batch_norm_is_fused_by_no_single_kernel(name, said):
     of = step(*(launch(40 * n, 40) for n in range(4)), window=160)
     assert kinds(dataclasses.replace(of, operators=(dataclasses.replace(ADD, name=name, outer=name),))) == said

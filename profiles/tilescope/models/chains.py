@@ -25,7 +25,7 @@ _HEAVY = re.compile(
     r"mm(_activation)?$|linear|matmul|conv|attention|dense_backward|index_put|sort|topk|scatter|nccl|rng|triton_|foreach|fused_(?!rms)|rnn|fft|nonzero|unique"
 )
 #: Operators that reduce across the rows of a tensor: what follows them reads their inputs again, in another kernel.
-_ACROSS = re.compile(r"batch_norm")
+_ACROSS = re.compile(r"batch_?norm", re.I)
 _NORM, _REDUCTION = re.compile("_norm"), re.compile(r"(sum|mean|amax|amin)$")
 
 

@@ -134,7 +134,9 @@ class _Pace:
         CPU's time shrink with the launches, or stay at least.
         """
         if one.kind in _OF_WAITS:
-            return one
+            # Where the CPU sets the pace, a step may take as little as its shortest.
+            shortest = self.step.cpu if self.step.cpu is not None and self.cpu >= self.ledger.busy else self.ledger.step
+            return replace(one, least=max(one.least - max(self.ledger.step - shortest, 0.0), 0.0))
         takes, kernels = self.ledger.step, self.ledger.step - self.waits
         beyond = takes - max(kernels, self.cpu)
 
