@@ -87,6 +87,17 @@ def test_failures_of_one_side_come_first():
     assert upgrade.Upgrade(found.candidate, found.candidate, found.names).verdict == "the compiled code is the same"
 
 
+def test_functions_of_one_side_alone_are_named():
+    old = store.open_run(store.find(recorded("softmax")))
+    function = old.table["function"].replace("softmax_rows_kernel", "row_kernel")
+    new = dataclasses.replace(old, table=old.table.assign(function=function))
+    found = upgrade.Upgrade(compare.Side(old), compare.Side(new), ("old", "new"))
+    assert {(line.partition(": ")[0], line.rpartition("/")[2]) for line in found.alone} == {
+        ("only under old", "softmax_rows_kernel"), ("only under new", "row_kernel"),
+    }  # fmt: skip
+    assert found.verdict.endswith(f"; {len(found.alone)} cases or functions are of one side alone")
+
+
 def test_releases_between_come_from_the_index(index):
     sides = [packages.read([f"demo=={release}"]) for release in ("1.0", "2.0")]
     assert packages.releases_between(*sides) == ["demo==1.1"]

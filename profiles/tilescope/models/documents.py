@@ -252,7 +252,7 @@ class Upgrade(Document, kw_only=True, tag="upgrade"):
     changes: Annotated[list[str], _is("Versions that differ.")]
     obstacles: Annotated[list[str], _is("Reasons why no times are compared; empty where they are.")]
     broken: Annotated[list[Failed], _is("Failures that only the candidate has.")]
-    alone: Annotated[list[str], _is("Cases that one side lacks.")]
+    alone: Annotated[list[str], _is("Cases and functions that one side lacks.")]
     configs: Annotated[list[str], _is("Cases that chose another config.")]
     launches: Annotated[list[CompiledLaunch], _is("The worst first.")]
     bisected: Annotated[list[TriedRelease], _is("In the order they were tried; the last is the first that is worse.")]

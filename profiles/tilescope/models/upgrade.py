@@ -62,19 +62,22 @@ class Upgrade:
         before = {(one.collector, readable(one.case)) for one in self.baseline.loaded.run.failures}
         return [one for one in self.candidate.loaded.run.failures if (one.collector, readable(one.case)) not in before]
 
-    @property
+    @cached_property
     def alone(self) -> list[str]:
-        """The cases that only one side has a value of and that did not fail there, a line each."""
-        cases = [
-            {"/".join(filter(None, key)) for key in side.loaded.table[_CASE].itertuples(index=False, name=None)}
-            for side in (self.baseline, self.candidate)
-        ]  # fmt: skip
-        failed = {readable(one.case) for side in (self.baseline, self.candidate) for one in side.loaded.run.failures}
-        return [
-            f"only under {name}: {case}"
-            for name, own, other in zip(self.names, cases, cases[::-1], strict=True)
-            for case in sorted(own - other - failed)
-        ]
+        """The cases that one side alone has and that did not fail, and the functions that a case launches on one side alone, a line each."""
+        sides, found = (self.baseline.loaded, self.candidate.loaded), []
+        gone, tables = (
+            {readable(one.case) for side in sides for one in side.run.failures},
+            [side.table for side in sides],
+        )
+        for columns in (_CASE, [*_CASE, "function"]):
+            held = [set(table[columns].itertuples(index=False, name=None)) for table in tables]
+            for name, only in zip(self.names, (held[0] - held[1], held[1] - held[0]), strict=True):
+                new = [_text(key) for key in sorted(only) if _text(key[: len(_CASE)]) not in gone]
+                found += [f"only under {name}: {said}" for said in new]
+            gone |= {_text(key) for key in held[0] ^ held[1]}
+            tables = [table[table["source"] == "compiler"] for table in tables]
+        return found
 
     @property
     def configs(self) -> list[str]:
@@ -82,7 +85,7 @@ class Upgrade:
         rows = (summary.of_run(side.loaded, side.loaded.table) for side in (self.baseline, self.candidate))
         chosen = [dict(zip(of[_CASE].itertuples(index=False, name=None), of["chosen"], strict=True)) for of in rows]
         return [
-            f"{'/'.join(filter(None, case))} chose {after}, and {chosen[0][case]} under {self.names[0]}"
+            f"{_text(case)} chose {after}, and {chosen[0][case]} under {self.names[0]}"
             for case, after in chosen[1].items()
             if after and chosen[0].get(case) and after != chosen[0][case]
         ]
@@ -93,7 +96,12 @@ class Upgrade:
         before, after = self.names
         failed = units.several(len(self.broken), "case")
         code = code_change.sentence(self.launches)
+        code += f"; {len(self.alone)} cases or functions are of one side alone" if self.alone else ""
         return f"{failed} failed under {after} and not under {before}; otherwise {code}" if self.broken else code
+
+
+def _text(key: tuple[str, ...]) -> str:
+    return "/".join(filter(None, key))
 
 
 def said(launch: Launch) -> str:
