@@ -100,7 +100,7 @@ def read(path: Path, found: str = "") -> Step | None:
     intervals, said, launches = next(
         (marked, found, launches) for marked, found in _steps(trace) if (launches := _by_step(trace, marked))
     )
-    windows = _windows(trace, launches, intervals)
+    windows = _windows(launches)
     whole = {number: size for number, size in windows.items() if number + 1 in windows} or windows
     if not whole:
         return None
@@ -175,9 +175,7 @@ def _by_step(trace: _Trace, intervals: Sequence[tuple[float, float]]) -> dict[in
     return {number: sorted(found[number], key=lambda event: event.ts) for number in sorted(found)}
 
 
-def _windows(
-    trace: _Trace, launches: Mapping[int, Sequence[_Event]], intervals: Sequence[tuple[float, float]]
-) -> dict[int, float]:
+def _windows(launches: Mapping[int, Sequence[_Event]]) -> dict[int, float]:
     """Each step's time on the GPU in microseconds: to the next step's first launch, or to its own last end."""
     found = {}
     for number, events in launches.items():
@@ -199,11 +197,11 @@ def _step(
     operators: dict[Operator, int] = {}
     made: list[tuple[_Event, _Event | None, int | None, object]] = []
     for event in events:
-        call = _called(trace, event)
-        where = placed.of(call) if call else None
-        operator = where.operator if where else None
-        place = operators.setdefault(operator, len(operators)) if operator else None
-        made.append((event, call, place, where.instance if where else None))
+        call, place, instance = _called(trace, event), None, None
+        if call:
+            operator, instance = placed.of(call)
+            place = operators.setdefault(operator, len(operators))
+        made.append((event, call, place, instance))
     spent: dict[object, float] = defaultdict(float)
     for event, _, _, instance in made:
         spent[instance] += event.dur
@@ -261,14 +259,6 @@ def _away(trace: _Trace, interval: tuple[float, float], start: float, end: float
         until = max(until, ended)
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where a call was made. ``instance`` tells one call of the operator from another."""
-
-    operator: Operator | None
-    instance: object = None
-
-
 class _Places:
     """Finds the operator, module and line of each call of the CPU, by the ranges around it in its thread."""
 
@@ -283,7 +273,8 @@ class _Places:
                 if isinstance(number, int) and number >= 0 and not _is_backward((*around, event)):
                     self._forward[number] = _module(around), _site(around)
 
-    def of(self, call: _Event) -> _Place:
+    def of(self, call: _Event) -> tuple[Operator, object]:
+        """The operator of a call, and what tells one call of the operator from another; None if it is in none."""
         stacks = self._stacks.get((call.pid, call.tid))
         around = stacks.around(call.ts) if stacks else ()
         operators = [event for event in around if event.cat.lower() in ("cpu_op", "operator")]
@@ -291,8 +282,7 @@ class _Places:
         if not operators:
             annotated = next((event for event in reversed(around) if event.cat.lower() == "user_annotation"), None)
             name = annotated.name if annotated and not annotated.name.startswith(MODULE) else ""
-            module, site, direction = _module(around), _site(around), _direction(around)
-            return _Place(Operator(name, name, (), (), module, site, direction))
+            return Operator(name, name, (), (), _module(around), _site(around), _direction(around)), None
         inner = next((event for event in reversed(own) if (event.args or _NONE).dims), (own or operators)[-1])
         module, site = _module(around), _site(around)
         direction = _direction(around)
@@ -304,21 +294,17 @@ class _Places:
         arguments = inner.args or _NONE
         shapes, dtypes = _tensors(arguments)
         name = contents.text(inner.name, 200)
-        values = (
-            [value for value in arguments.values or () if isinstance(value, str)]
-            if isinstance(arguments.values, list)
-            else []
-        )
-        known = operator_costs.cost(name, shapes, dtypes, values)
+        values = arguments.values if isinstance(arguments.values, list) else ()
+        known = operator_costs.cost(name, shapes, dtypes, [value for value in values if isinstance(value, str)])
         outer = contents.text((own or operators)[0].name, 200)
         made = Operator(name, outer, shapes, dtypes, module, site, direction, known.bytes_needed, known.flops)
-        return _Place(made, (call.pid, call.tid, inner.ts))
+        return made, (call.pid, call.tid, inner.ts)
 
     def stop(self, event: _Event) -> Stop:
-        place = self.of(event).operator or Operator("")
+        operator, _ = self.of(event)
         return Stop(
             contents.text(event.name), _seconds(event.ts, self._start), _seconds(event.end, self._start),
-            place.outer, place.module, place.site,
+            operator.outer, operator.module, operator.site,
         )  # fmt: skip
 
 
