@@ -66,6 +66,7 @@ class Rows:
         self._source = source
         #: Every case (kernel, workload, config, implementation, GPU), and the number of each row's.
         self._known: dict[tuple[str, str, str, str, str], int] = {}
+        self._gpus: set[str] = set()
         self._cases: list[int] = []
         self._launches: list[int | None] = []
         self._metrics: list[str] = []
@@ -90,6 +91,7 @@ class Rows:
         Where the rows are of several GPUs, each has cases of its own, with ``gpu`` in their workload. A value that is None, negative or NaN is left out. Raises Unreadable for too many values.
         """
         case = self._known.setdefault((kernel, workload, config, impl, gpu), len(self._known))
+        self._gpus.add(gpu)
         for metric, value in values.items():
             if value is not None and (value == 0 or json_shape.SMALLEST <= value <= json_shape.LARGEST):
                 self._cases.append(case)
@@ -106,6 +108,7 @@ class Rows:
     ) -> None:
         """As ``add``, for many launches in their order: kernel, workload and GPU of each, and its values of ``metrics``."""
         known = self._known
+        self._gpus.update(gpu for _, _, gpu in cases)
         of = [
             known.setdefault((kernel, workload, "", IMPLEMENTATION, gpu), len(known)) for kernel, workload, gpu in cases
         ]
@@ -124,11 +127,7 @@ class Rows:
 
     def placed(self, workload: str, gpu: str) -> str:
         """The workload of a case on ``gpu``, once all rows are added."""
-        return f"{workload}, {gpu}" if gpu and self._several else workload
-
-    @property
-    def _several(self) -> bool:
-        return len({case[4] for case in self._known}) > 1
+        return f"{workload}, {gpu}" if gpu and len(self._gpus) > 1 else workload
 
     def frame(self) -> pd.DataFrame:
         """The rows as a table of the schema, without zeros that stand for absent values."""
@@ -137,8 +136,6 @@ class Rows:
         def text(of_case: Iterable[str]) -> Any:
             return pd.array(list(of_case), dtype="str").take(cases)
 
-        several = self._several
-        places = (f"{case[1]}, {case[4]}" if several and case[4] else case[1] for case in self._known)
         launch = pd.array(self._launches, dtype="Int32")
         kernel = text(case[0] for case in self._known)
         metrics, names = pd.factorize(pd.array(self._metrics, dtype="str"))
@@ -148,7 +145,7 @@ class Rows:
             "impl": text(case[3] for case in self._known),
             "config": text(case[2] for case in self._known),
             "pass": DIRECTION,
-            "workload": text(places),
+            "workload": text(self.placed(case[1], case[4]) for case in self._known),
             "launch": launch,
             "function": pd.Series(kernel).where(~launch.isna(), ""),
             "sample": pd.array([None] * len(self), dtype="Int32"),

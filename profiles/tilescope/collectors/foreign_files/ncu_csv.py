@@ -40,8 +40,7 @@ LABELS = {
     "Block Limit Barriers": "launch__occupancy_limit_barriers",
 }
 _DEVICE = "device__attribute_"
-#: The beginning of ncu's own lines: ``==ERROR== …``.
-_OWN = "=="
+#: ncu's own lines.
 _SAID = re.compile(r"==(ERROR|WARNING)==\s*(.*)")
 #: Most of ncu's own lines that become notes.
 _MOST_SAID = 20
@@ -193,7 +192,7 @@ def _said(text: str) -> list[str]:
     """ncu's own errors, with the cure of each that is known, and its warnings."""
     found: dict[str, None] = {}
     for line in text.splitlines():
-        if line.startswith(_OWN) and (said := _SAID.match(line)):
+        if said := _SAID.match(line):
             found[counters.obstacle(line) or bounded_reading.one_line(said[2])] = None
     return list(found)[:_MOST_SAID]
 
