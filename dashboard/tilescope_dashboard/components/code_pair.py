@@ -51,9 +51,6 @@ def source(
     """
     values = [topic.by_line(rows, column) for column in columns]
     shares = [topic.shares(series) for series in values]
-    head = "".join(
-        f'<th scope="col">{escape(c.label)}<small>{escape(c.source)}, {_kind(c)}</small></th>' for c in columns
-    )
     body, texts, before = [], text.splitlines(), 0
     for first, last in spans:
         if first > before + 1:
@@ -72,7 +69,7 @@ def source(
     if before < len(texts):
         body.append(_gap(before + 1, len(texts), len(columns)))
     return (
-        f'<table><thead><tr><th scope="col">line</th>{head}<th scope="col" class="text">{escape(names.readable(file))}</th></tr></thead>'
+        f'<table><thead><tr><th scope="col">line</th>{_heads(columns)}<th scope="col" class="text">{escape(names.readable(file))}</th></tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table>"
     )
 
@@ -84,9 +81,6 @@ def elsewhere(rows: pd.DataFrame, file: str, columns: Sequence[LineColumn]) -> s
     if not others:
         return ""
     order = next(iter(others.values())).sort_values(ascending=False)
-    head = "".join(
-        f'<th scope="col">{escape(c.label)}<small>{escape(c.source)}, {_kind(c)}</small></th>' for c in others
-    )
     shares = {column: topic.shares(topic.by_line(rows, column)) for column in others}
     body = "".join(
         f'<tr><th scope="row">{escape(names.readable(str(name)))}:{line}</th>'
@@ -94,7 +88,8 @@ def elsewhere(rows: pd.DataFrame, file: str, columns: Sequence[LineColumn]) -> s
         + "</tr>"
         for name, line in order.index
     )
-    return f'<table class="others"><thead><tr><th scope="col">other files</th>{head}</tr></thead><tbody>{body}</tbody></table>'
+    head = f'<tr><th scope="col">other files</th>{_heads(others)}</tr>'
+    return f'<table class="others"><thead>{head}</thead><tbody>{body}</tbody></table>'
 
 
 def assembly(stage: str, known: Iterable[str], lines: Sequence[Text], say: str = "") -> str:
@@ -119,6 +114,12 @@ def assembly(stage: str, known: Iterable[str], lines: Sequence[Text], say: str =
 
 def _at(line: Text) -> str:
     return f' data-line="{line.line}"' if line.line else ""
+
+
+def _heads(columns: Iterable[LineColumn]) -> str:
+    return "".join(
+        f'<th scope="col">{escape(c.label)}<small>{escape(c.source)}, {_kind(c)}</small></th>' for c in columns
+    )
 
 
 def _kind(column: LineColumn) -> str:

@@ -52,7 +52,6 @@ class PanelDialog(layout.Part):
 
     @property
     def open(self) -> bool:
-        """Whether it is open."""
         return any(dialog.open for dialog in self.layout)
 
     def _closed(self, event: param.parameterized.Event) -> None:

@@ -55,7 +55,6 @@ def as_csv(frame: pd.DataFrame) -> io.BytesIO:
 
 
 def as_parquet(frame: pd.DataFrame) -> io.BytesIO:
-    """The frame as a Parquet file."""
     written = io.BytesIO()
     frame.to_parquet(written, index=False)
     written.seek(0)

@@ -17,5 +17,4 @@ def _trusted(callback: Callable[..., Any], fargs: Sequence[str], what: str = "")
 
 
 def install() -> None:
-    """Install the patch in this process."""
     callback_manager._check_callback = _trusted

@@ -33,7 +33,6 @@ _handle, _on_close, _log_exception = WSHandler._handle, WSHandler.on_close, WSHa
 
 
 def install() -> None:
-    """Install the patches in this process."""
     ServerSession._handle_pull = pull
     document._dispatch_msgs = dispatch
     # Panel calls the method of this class, not of Bokeh's handler.

@@ -15,7 +15,6 @@ _process_choice = SingleSelectBase._process_property_change
 
 
 def install() -> None:
-    """Install the patch in this process."""
     SingleSelectBase._process_property_change = process_choice
 
 

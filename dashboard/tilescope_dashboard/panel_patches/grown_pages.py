@@ -18,7 +18,6 @@ _bokehs_trigger, _bokehs_recompute = Model.trigger, DocumentModelManager.recompu
 
 
 def install() -> None:
-    """Install the patch in this process."""
     Model.trigger, DocumentModelManager.recompute = trigger, recompute
 
 

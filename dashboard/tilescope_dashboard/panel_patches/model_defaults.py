@@ -139,7 +139,6 @@ def _is_missed(descriptor: PropertyDescriptor[Any], kind: type[HasProps]) -> boo
 
 
 def install() -> None:
-    """Install the patch in this process."""
     _put(init, themed_values, query_properties_with_values, has_unstable_default, instance_default)
 
 

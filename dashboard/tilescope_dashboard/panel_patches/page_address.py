@@ -14,7 +14,6 @@ _HOST = re.compile(r"(?P<name>\[[^\]]*\]|[^:]*)(?::(?P<port>\d+))?")
 
 
 def install() -> None:
-    """Install the patch in this process."""
     location._get_location_params = parts
 
 

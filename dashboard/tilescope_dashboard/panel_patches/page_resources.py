@@ -27,5 +27,4 @@ def bundle_resources(roots: Any, resources: Any, **settings: Any) -> Any:
 
 
 def install() -> None:
-    """Install the patch in this process."""
     server.bundle_resources = bundle_resources

@@ -49,7 +49,6 @@ def _darker() -> dict[str, str]:
 
 
 def html(report: Report) -> str:
-    """The whole document."""
     scripts = [_script(text) for text in scripts_of_figures().values()]
     allowed = " ".join(_digest(script) for script in scripts)
     return _document("report.html", allowed, title=report.title, report=report, scripts=scripts)

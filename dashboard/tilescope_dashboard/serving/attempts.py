@@ -50,7 +50,6 @@ class Attempts:
         return max(0, math.ceil(until - now))
 
     def wrong(self, address: str) -> None:
-        """Record a wrong answer."""
         now = self._now()
         self._known = {name: one for name, one in self._known.items() if one.welcome or now - one.last < _FORGOTTEN}
         known = self._known.setdefault(_network(address), _Known())

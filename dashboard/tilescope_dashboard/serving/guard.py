@@ -80,7 +80,6 @@ def ours(applications: Any) -> bool:
 
 
 def install() -> None:
-    """Install the checks in this process."""
     BokehTornado.__init__, BokehTornado.find_handler = _begin_signing, _find_guarded
 
 

@@ -70,7 +70,6 @@ class Login(AuthProvider):
 
     @property
     def login_handler(self) -> type[RequestHandler]:
-        """The login page."""
         return type("BoundLoginPage", (LoginPage,), {"login": self})
 
     get_user_async = get_login_url = logout_url = logout_handler = None

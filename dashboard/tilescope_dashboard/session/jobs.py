@@ -78,7 +78,25 @@ class JobState:
         return (self.ended or time.monotonic()) - self.started
 
 
-class JobManager:
+class Watched:
+    """Tells its watchers of its changes."""
+
+    def __init__(self) -> None:
+        self._watchers: set[Callable[[], None]] = set()
+
+    def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
+        """Call ``watcher`` after every change. Returns a function that stops it."""
+        self._watchers.add(watcher)
+        return lambda: self._watchers.discard(watcher)
+
+    def _tell(self) -> None:
+        for watcher in list(self._watchers):
+            # A watcher of a closing page must end neither the job nor the others.
+            with contextlib.suppress(Exception):
+                watcher()
+
+
+class JobManager(Watched):
     """Runs requests one after another on the server's event loop, and notifies watchers of changes.
 
     ``planner``, ``run`` and ``script`` are ``tilescope.jobs.plan.plan``, ``tilescope.jobs.supervisor.run`` and
@@ -89,12 +107,12 @@ class JobManager:
         self, planner: Callable[..., Any] = plan.plan, run: Callable[..., Any] = supervisor.run,
         script: Callable[..., Any] = script_jobs.profile,
     ) -> None:  # fmt: skip
+        super().__init__()
         self.jobs: list[JobState] = []
         self._plan, self._run, self._script = planner, run, script
         self._numbers = itertools.count(1)
         self._turn = asyncio.Lock()
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._watchers: set[Callable[[], None]] = set()
         self._pages: set[Callable[[JobState], bool]] = set()
         #: Seconds a case of the last finished job, by its title.
         self._paces: dict[str, float] = {}
@@ -135,11 +153,6 @@ class JobManager:
     def active(self) -> list[JobState]:
         """The running job and the waiting ones, in order."""
         return [job for job in self.jobs if job.active]
-
-    def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
-        """Call ``watcher`` after every change. Returns a function that stops it."""
-        self._watchers.add(watcher)
-        return lambda: self._watchers.discard(watcher)
 
     def enter(self, mine: Callable[[JobState], bool]) -> Callable[[], None]:
         """Register an open page; ``mine`` tells whether a job is its person's. Returns a function to call when the page closes."""
@@ -223,12 +236,6 @@ class JobManager:
         finished = [job for job in self.jobs if not job.active]
         for job in finished[: max(0, len(finished) - _KEPT)]:
             self.jobs.remove(job)
-
-    def _tell(self) -> None:
-        for watcher in list(self._watchers):
-            # A watcher of a closing page must not end the job.
-            with contextlib.suppress(Exception):
-                watcher()
 
 
 class JobFollower:

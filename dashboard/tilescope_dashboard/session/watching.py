@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import panel as pn
@@ -13,18 +13,19 @@ from tilescope.notebook.watching import Version, Watch
 
 from tilescope_dashboard.data.launched_code import Lines, numbered
 from tilescope_dashboard.session import access
+from tilescope_dashboard.session.jobs import Watched
 
 LOG = logging.getLogger(__name__)
 
 
-class Watching:
+class Watching(Watched):
     """One script at a time, as timings disturb each other. ``error`` says why it is watched no longer."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.script: Watch | None = None
         self.error = ""
         self._task: asyncio.Task[None] | None = None
-        self._watchers: set[Callable[[], None]] = set()
 
     def start(self, script: Watch) -> None:
         """Watch this script in place of the former one, in the server's event loop."""
@@ -54,11 +55,6 @@ class Watching:
         """Whether saves are followed."""
         return self._task is not None and not self._task.done()
 
-    def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
-        """Call ``watcher`` after every change. Returns a function that stops it."""
-        self._watchers.add(watcher)
-        return lambda: self._watchers.discard(watcher)
-
     async def _follow(self, script: Watch) -> None:
         try:
             async with contextlib.aclosing(script.follow()) as versions:
@@ -69,12 +65,6 @@ class Watching:
             self.error = f"{type(error).__name__}: {error}"
             self._tell()
 
-    def _tell(self) -> None:
-        for watcher in list(self._watchers):
-            # A watcher of a closing page must not end the others.
-            with contextlib.suppress(Exception):
-                watcher()
-
 
 def texts(version: Version, files: Iterable[Path] = ()) -> dict[str, Lines]:
     """The lines of the version's files by name; while it runs, those of ``files`` as they are now."""
@@ -83,5 +73,4 @@ def texts(version: Version, files: Iterable[Path] = ()) -> dict[str, Lines]:
 
 
 def shared() -> Watching:
-    """The server's."""
     return pn.state.as_cached("tilescope-watching", Watching)

@@ -32,7 +32,6 @@ class Rate(NamedTuple):
 
     @property
     def unit_of_size(self) -> str:
-        """The unit of the sizes."""
         return self.unit.partition("/")[0]
 
 
@@ -50,7 +49,6 @@ def rate(rows: pd.DataFrame) -> Rate:
 
 
 def columns(of: Rate) -> tuple[Column, ...]:
-    """Columns of ``sizes``' frame."""
     size = "size (B)" if of.unit_of_size == "byte" else "size"
     return (
         IMPL, WORKLOAD, Column("size", size, of.unit_of_size), Column("rate", "rate", of.unit),

@@ -103,7 +103,6 @@ class View(layout.Part):
 
     @property
     def loaded(self) -> LoadedRun | None:
-        """The run that is shown."""
         return self.shown.loaded if self.shown else self.state.loaded
 
     @property

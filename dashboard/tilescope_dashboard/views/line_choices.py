@@ -46,7 +46,6 @@ class LineChoices(layout.Part):
 
     @property
     def launch(self) -> FunctionLaunch:
-        """The chosen launch."""
         found: FunctionLaunch = self._launch.value
         return found
 

@@ -39,6 +39,5 @@ class Drawer(layout.Part):
         page.param.watch(told, "contextbar_open")
 
     def put(self, form: pn.viewable.Viewer) -> None:
-        """Show the form."""
         self.filled = True
         self._body.objects = [form]

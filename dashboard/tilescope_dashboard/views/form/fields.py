@@ -94,7 +94,6 @@ class ProfileFields(layout.Part):
         self._size.param.update(error_state=bool(wrong), helper_text=wrong)
 
     def enable(self, able: bool) -> None:
-        """Enable or disable the fields."""
         for widget in self._of_kernel:
             widget.disabled = not able
 

@@ -44,7 +44,6 @@ class JobPanel(layout.Part):
 
     @functools.cached_property
     def panel(self) -> pn.Column:
-        """The panel itself."""
         self._text = html_text.pane()
         self._cancel = pmui.Button(label="Cancel", variant="outlined", size="small", width=96)
         self._show = pmui.Button(label="Show results", variant="contained", size="small", width=130)

@@ -20,7 +20,6 @@ _PERIOD = 1000
 
 
 def sampler() -> Sampler:
-    """The process's sampler."""
     return pn.state.as_cached("tilescope-telemetry", Sampler)
 
 
@@ -48,7 +47,6 @@ class Readings(layout.Part):
 
     @property
     def on(self) -> bool:
-        """Whether it samples."""
         return self._unwatch is not None
 
     def follow(self, wanted: bool) -> None:
