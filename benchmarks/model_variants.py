@@ -25,8 +25,8 @@ def _two_warpgroups(result: Any) -> Any:
 
 #: By variant: where its gate is looked up, what the gate says instead, and whether its result means that the variant serves.
 VARIANTS: dict[str, tuple[str, Callable[[Any], Any], Callable[[Any], bool]]] = {
-    "products: pairs of SMs": ("matrix_products.matmul_pairs:plan", _SHUT, bool),
-    "products: Gluon": ("matrix_products.matmul_hopper:plan", _SHUT, bool),
+    "products: pairs of SMs": ("matrix_products.matmul_tilings:plan_of_pairs", _SHUT, bool),
+    "products: Gluon": ("matrix_products.matmul_tilings:plan", _SHUT, bool),
     "products: small tiles": ("matrix_products.split_k:plan", _SHUT, bool),
     "8-bit products: small tiles": ("matrix_products.bytes_product:bytes_plan", _SHUT, bool),
     "8-bit blocks: Gluon": ("matrix_products.fp8_blocks_hopper:serves", _FALSE, bool),

@@ -12,7 +12,6 @@ from tilescope_kernels import fp8_matmul, lora_linear
 from tilescope_kernels.matrix_products import (
     bytes_product,
     fp8_blocks_hopper,
-    hopper_pairs,
     matmul_hopper,
     matmul_pairs,
     matmul_tilings,
@@ -134,10 +133,10 @@ def test_w8a16_repeated_row_is_not_served():
 @GLUON
 def test_matmul_hopper_serves_what_fills_it():
     for extents in ((4096, 4096, 4096), (1024, 4096, 4096), (4097, 4099, 4101), (65, 128256, 4096)):
-        assert matmul_hopper.serves(*operands(*extents))
+        assert matmul_tilings.serves(*operands(*extents))
     for extents in ((512, 4096, 4096), (64, 128256, 4096), (8192, 32, 8192), (8192, 8192, 32)):
-        assert not matmul_hopper.serves(*operands(*extents))
-    assert not matmul_hopper.serves(*operands(4096, 4096, 4096, dtype=torch.float32))
+        assert not matmul_tilings.serves(*operands(*extents))
+    assert not matmul_tilings.serves(*operands(4096, 4096, 4096, dtype=torch.float32))
 
 
 @pytest.mark.parametrize(("extents", "askew", "expected"), [
@@ -259,7 +258,7 @@ def test_plans_of_a_product_and_its_gradients(monkeypatch):
     with offline.targeting("sm_100"):
         assert choice(x, w) is None
     # A version of Triton whose PTX is not known has tiles of one SM.
-    monkeypatch.setattr(hopper_pairs, "KNOWN", False)
+    monkeypatch.setattr(matmul_tilings, "KNOWN", False)
     assert choice(x, w)[0] is matmul_hopper
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 
 from tilescope_kernels._shared.launching import BEYOND, capability, cdiv, multiprocessors, shared_memory
-from tilescope_kernels.matrix_products import matmul_hopper, scaled_matmul, split_k
+from tilescope_kernels.matrix_products import matmul_hopper, matmul_tilings, scaled_matmul, split_k
 from tilescope_kernels.matrix_products.aligned_rows import is_aligned, padded
 
 #: Least multiply-adds of small tiles, with rows counted as at least 16.
@@ -59,7 +59,7 @@ def bytes_product(
             split_k.write_product(b, a.T, c.T, plan, scales[::-1], fast)
         else:
             split_k.write_product(a, b.T, c, plan, scales, fast)
-    elif given is None and fast and c.element_size() == 2 and (tiling := matmul_hopper.plan(a, b.T)):
+    elif given is None and fast and c.element_size() == 2 and (tiling := matmul_tilings.plan(a, b.T)):
         matmul_hopper.write_product(a, b.T, c, tiling, scales)
     else:
         scaled_matmul.launch(a, b, c, scales, fast, given)

@@ -7,19 +7,14 @@ both programs have all of a matrix (``BOTH``): what differs between them is know
 
 from __future__ import annotations
 
-import torch
-import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from tilescope_kernels._shared.launching import gluon_capability
-from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K
+from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, KNOWN
 
 #: Elements of a step along K, bytes of a row of it, and of 64 rows.
 STEP, LINE, _BOX = gl.constexpr(BLOCK_K), gl.constexpr(2 * BLOCK_K), gl.constexpr(64 * 2 * BLOCK_K)
-#: Whether this version of Triton names parameters and places shared memory as the PTX expects.
-KNOWN = triton.__version__.startswith("3.6.")
 #: How the programs divide a matrix: not at all.
 BOTH = [[0, 0]]
 #: Layouts in shared memory: of 16 bits, of mbarriers. Other versions of Triton may describe them differently.
@@ -153,8 +148,3 @@ def arrive_at_both(barrier, rank, valid):
     """Arrive once per warp at the mbarrier with this address, of both programs, if ``valid`` is not 0."""
     gl.inline_asm_elementwise(_ARRIVE, "=r,r,r,r", [barrier, rank, valid], dtype=gl.int32, is_pure=False, pack=1)
     gl.inline_asm_elementwise(_ARRIVE, "=r,r,r,r", [barrier, rank ^ 1, valid], dtype=gl.int32, is_pure=False, pack=1)
-
-
-def serves(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether the GPU, Triton and 16-bit operands fit clusters of programs, and TMA can write a contiguous result."""
-    return KNOWN and gluon_capability(a) == 90 and a.dtype in (torch.float16, torch.bfloat16) and b.shape[1] % 8 == 0

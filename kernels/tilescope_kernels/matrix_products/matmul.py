@@ -5,6 +5,7 @@ From Hopper on 16-bit products may use another kernel (``choice``).
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Hashable, Mapping
 from typing import Any
 
@@ -208,11 +209,14 @@ def choice(a: torch.Tensor, b: torch.Tensor) -> tuple[Any, Any] | None:
 def _chosen(a: torch.Tensor, b: torch.Tensor) -> tuple[Any, Any] | None:
     if a.element_size() != 2 or capability(a) < 90:
         return None
-    from tilescope_kernels.matrix_products import matmul_hopper, matmul_pairs, split_k  # noqa: PLC0415 - from Hopper on
+    from tilescope_kernels.matrix_products import matmul_tilings, split_k  # noqa: PLC0415 - from Hopper on
 
     # A plan is None where the module's kernel does not serve the product or the next ones may be as quick.
-    plans = ((module, module.plan(a, b)) for module in (matmul_pairs, matmul_hopper, split_k))
-    return next((pair for pair in plans if pair[1]), None)
+    for name, planned in (("matmul_pairs", matmul_tilings.plan_of_pairs), ("matmul_hopper", matmul_tilings.plan)):
+        if plan := planned(a, b):
+            return importlib.import_module(f"{__package__}.{name}"), plan
+    plan = split_k.plan(a, b)
+    return (split_k, plan) if plan else None
 
 
 @operator("matmul", autocast="lower", fake=lambda a, b, _: a.new_empty(a.shape[0], b.shape[1]))

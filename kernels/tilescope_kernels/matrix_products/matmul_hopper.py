@@ -23,17 +23,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from tilescope_kernels._shared.descriptors import gluon_tiles
-from tilescope_kernels._shared.launching import cdiv, gluon_capability, launch, multiprocessors
+from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors
 from tilescope_kernels._shared.tile_order import kind, tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import SECTOR, aligned, columns, is_aligned
 from tilescope_kernels.matrix_products.hopper_store import PART, advance, store_parts
-from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Alone, Product, tiling
+from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Alone
 
 #: A step along K, in bytes.
 _STEP = gl.constexpr(2 * BLOCK_K)
 #: Rows of a group of tiles that are visited together, so that their operands stay in L2.
 _TOGETHER = gl.constexpr(2048)
-_DTYPES = (torch.float16, torch.bfloat16, torch.float8_e4m3fn)
 #: Registers per thread of two and of three multiplying warpgroups, and of the loading warp.
 _OF_TWO, _OF_THREE, _LOADING = gl.constexpr(232), gl.constexpr(160), gl.constexpr(24)
 
@@ -300,25 +299,6 @@ def matmul_hopper_kernel(
             [4, 4, 1],
             [_OF_THREE, _OF_THREE, _LOADING],
         )  # fmt: skip
-
-
-def serves(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether the GPU and the operands fit the kernel, and there are more tiles of 128x128 than SMs.
-
-    Not for up to 64 rows: half of a tile would be empty, and copying b would take longer than the product.
-    """
-    (m, k), n, size = a.shape, b.shape[1], a.element_size()
-    if gluon_capability(a) != 90 or a.dtype not in _DTYPES or k * size < _STEP.value or n < PART.value:
-        return False
-    # Tensor cores take one-byte operands only if they are contiguous along K.
-    if size == 1 and (a.stride(1) != 1 or b.stride(0) != 1):
-        return False
-    return m > 64 and cdiv(m, 128) * cdiv(n, 128) > multiprocessors(a)
-
-
-def plan(a: torch.Tensor, b: torch.Tensor) -> Alone | None:
-    """The tiling of a product with a contiguous result; None where this kernel does not serve it."""
-    return tiling(Product.of(a, b), b.shape[1] % 8 == 0) if serves(a, b) else None
 
 
 def write_product(

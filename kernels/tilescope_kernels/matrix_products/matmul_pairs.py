@@ -23,11 +23,10 @@ from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import hopper_pairs as pairs
 from tilescope_kernels.matrix_products import hopper_wgmma as wgmma
-from tilescope_kernels.matrix_products import matmul_hopper, matmul_tilings
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
 from tilescope_kernels.matrix_products.hopper_pairs import LINE, STEP, load_code
 from tilescope_kernels.matrix_products.hopper_store import advance
-from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Pairs, Product, tiling_of_pairs
+from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Pairs, Product, along_k, tiling
 
 #: Rows of a group of tiles that are visited together, so that their operands stay in L2.
 TOGETHER = gl.constexpr(2048)
@@ -210,19 +209,6 @@ def matmul_pairs_kernel(
     )  # fmt: skip
 
 
-def plan(a: torch.Tensor, b: torch.Tensor) -> Pairs | None:
-    """The tiling of a product with a contiguous result; None where pairs do not serve it or others may be as quick."""
-    product = Product.of(a, b)
-    if not pairs.serves(a, b) or not (matmul_hopper.serves(a, b) or matmul_tilings.is_between(product)):
-        return None
-    return tiling_of_pairs(product, _along_k(a, b))
-
-
-def _along_k(a: torch.Tensor, b: torch.Tensor) -> tuple[bool, bool]:
-    """Whether a and b are contiguous along K."""
-    return not columns(a), columns(b)
-
-
 def _results(matrix: torch.Tensor, rows: int, columns: int) -> object:
     """A descriptor of ``columns`` columns, of at most 128 bytes, which lie in shared memory as long as they are."""
     bits = 8 * matrix.element_size()
@@ -236,10 +222,12 @@ def write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Pai
     A result that TMA cannot write has tiles of one SM.
     """
     if not is_aligned(c):
-        matmul_hopper.write_product(a, b, c, matmul_tilings.tiling(Product.of(a, b), aligned_c=False))
+        from tilescope_kernels.matrix_products import matmul_hopper  # noqa: PLC0415 - few results are such
+
+        matmul_hopper.write_product(a, b, c, tiling(Product.of(a, b), aligned_c=False))
         return
     a, b = aligned(a, b)
-    chosen = chosen.ordered(_along_k(a, b))
+    chosen = chosen.ordered(along_k(a, b))
     if chosen.turned:
         a, b = b.T, a.T
     (m, k), n = a.shape, b.shape[1]

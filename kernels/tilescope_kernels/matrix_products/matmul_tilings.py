@@ -15,9 +15,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 import torch
+import triton
 
-from tilescope_kernels._shared.launching import cdiv, multiprocessors
-from tilescope_kernels.matrix_products.aligned_rows import is_askew
+from tilescope_kernels._shared.launching import cdiv, gluon_capability, multiprocessors
+from tilescope_kernels.matrix_products.aligned_rows import columns, is_askew
+
+#: Whether this version of Triton names parameters and places shared memory as the PTX of pairs expects.
+KNOWN = triton.__version__.startswith("3.6.")
 
 #: Elements of a step along K: 128 bytes.
 BLOCK_K = 64
@@ -298,3 +302,36 @@ def tiling_of_pairs(product: Product, along_k: tuple[bool, bool]) -> Pairs | Non
         others = min(others, of_copies(product)[0])
     gain = _GAIN_ASKEW if any(product.askew) else _GAIN
     return best if gain * time < _ALONE_START + _ALONE_STEP * others else None
+
+
+def along_k(a: torch.Tensor, b: torch.Tensor) -> tuple[bool, bool]:
+    """Whether a and b are contiguous along K."""
+    return not columns(a), columns(b)
+
+
+def serves(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether the GPU and the operands fit ``matmul_hopper``, and there are more tiles of 128x128 than SMs.
+
+    Not for up to 64 rows: half of a tile would be empty, and copying b would take longer than the product.
+    """
+    (m, k), n, size = a.shape, b.shape[1], a.element_size()
+    is_known = a.dtype in (torch.float16, torch.bfloat16, torch.float8_e4m3fn)
+    if gluon_capability(a) != 90 or not is_known or k * size < 2 * BLOCK_K or n < 64:
+        return False
+    # Tensor cores take one-byte operands only if they are contiguous along K.
+    if size == 1 and (a.stride(1) != 1 or b.stride(0) != 1):
+        return False
+    return m > 64 and cdiv(m, 128) * cdiv(n, 128) > multiprocessors(a)
+
+
+def plan(a: torch.Tensor, b: torch.Tensor) -> Alone | None:
+    """The tiling of ``matmul_hopper`` for a product with a contiguous result; None where it does not serve it."""
+    return tiling(Product.of(a, b), b.shape[1] % 8 == 0) if serves(a, b) else None
+
+
+def plan_of_pairs(a: torch.Tensor, b: torch.Tensor) -> Pairs | None:
+    """The tiling of ``matmul_pairs``; None where Triton, the GPU, operands or TMA's writes do not fit, or others may be as quick."""
+    product = Product.of(a, b)
+    if not KNOWN or gluon_capability(a) != 90 or a.dtype not in (torch.float16, torch.bfloat16) or b.shape[1] % 8:
+        return None
+    return tiling_of_pairs(product, along_k(a, b)) if serves(a, b) or is_between(product) else None
