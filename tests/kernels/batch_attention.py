@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from tilescope_kernels import scaled_dot_product_attention as sdpa
 from tilescope_kernels.attention import attention_configs, flash_split
+from tilescope_kernels.attention.attention_configs import scale_of_scores
 from tilescope_kernels.attention.decode import decode
-from tilescope_kernels.attention.flash import scale_of_scores
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 BOTH = ("attention", "causal_attention")

@@ -3,7 +3,7 @@
 FlashAttention-2 (Dao, arXiv:2307.08691) with grouped-query attention (Ainslie et al., arXiv:2305.13245). Gradients are
 deterministic: atomic additions are of integers only. ``flash`` serves every GPU, dtype, mask and window. ``hopper`` and
 ``hopper_backward`` serve large problems on Hopper, in 16 bits with more than 32 columns a head, and ``hopper_few`` few heads of up to 128.
-``decode`` serves few queries over many keys, without a gradient. All but ``flash`` are imported where they are called.
+``decode`` serves few queries over many keys, without a gradient. They are imported where they are called.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from tilescope_kernels._shared.launching import capability, cdiv, gluon_capabili
 from tilescope_kernels._shared.operators import neighbours, operator, pack, rows_like, wants_grad
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention import attention_configs as configs
-from tilescope_kernels.attention import flash
-from tilescope_kernels.attention.flash import checked_scale, lse_shape, padded, scale_of_scores
+from tilescope_kernels.attention.attention_configs import checked_scale, lse_shape, padded, scale_of_scores
 from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, KernelSpec, Workload, declare, drawn
 
 #: Most columns of a head: their accumulator must fit in registers beside the scores.
@@ -106,6 +105,8 @@ def _attention(
 
         attend(o, asked, q, k, v, causal, score_scale, chosen)
     else:
+        from tilescope_kernels.attention import flash  # noqa: PLC0415
+
         launch(
             flash.attention_kernel, (cdiv(queries, m) * batch * heads,),
             o, asked, q, k, v, _tiles(q, m, tma), _tiles(k, n, tma), _tiles(v, n, tma),
@@ -141,6 +142,8 @@ def _attention_backward(
 
         backward_of_few(*given, mask, window, chosen)
         return dq, dk, dv
+    from tilescope_kernels.attention import flash  # noqa: PLC0415
+
     tma = chosen["TMA"] and _tma_serves(do, q, k, v)
     delta = torch.empty((batch, heads, queries), dtype=torch.float32, device=q.device)
     far = is_far(*(t.stride(2) for t in (dq, dk, dv, do, q, k, v, o)))

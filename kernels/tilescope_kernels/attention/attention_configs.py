@@ -1,16 +1,50 @@
-"""Configs of ``attention``, and the choice of one and of a kernel for a problem. The kernels are imported where they are called."""
+"""Configs of ``attention``, the choice of one and of a kernel for a problem, and sizes and scales that kernels share.
+
+The kernels are imported where they are called.
+"""
 
 from __future__ import annotations
 
+import math
+
 import torch
+import triton
 
 from tilescope_kernels._shared.launching import cdiv, multiprocessors, shared_memory
 from tilescope_kernels._shared.operators import unpack
-from tilescope_kernels.attention.flash import padded
 from tilescope_kernels.spec import Config
 
 #: Queries of a program of ``hopper``, of one with three warpgroups, and of ``hopper_few``.
 QUERIES, MORE_QUERIES, SHARED_QUERIES = 128, 192, 64
+
+
+@triton.constexpr_function
+def padded(columns):
+    """Width of a tile: the next power of two, at least 16, which is the least that ``tl.dot`` takes."""
+    return max(16, triton.next_power_of_2(columns))
+
+
+def is_added(mask: torch.Tensor | None) -> bool:
+    """Whether a mask is of numbers."""
+    return mask is not None and mask.dtype != torch.bool
+
+
+def checked_scale(scale: float | None, query: torch.Tensor) -> float:
+    """``scale``, by default 1 / sqrt(columns). Raises ValueError for a scale below 0 and for one that is not finite."""
+    found = 1.0 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale)
+    if not 0.0 <= found < math.inf:
+        raise ValueError(f"scale is {scale}: give a number of at least 0")
+    return found
+
+
+def scale_of_scores(scale: float, mask: torch.Tensor | None) -> float:
+    """``score_scale`` of the kernels: ``scale`` to base 2, for the hardware computes exp2, unless numbers are added to the scores."""
+    return scale if is_added(mask) else scale * math.log2(math.e)
+
+
+def lse_shape(q: torch.Tensor, mask: torch.Tensor | None) -> tuple[int, ...]:
+    """Shape of the log-sum-exp of the rows of ``q`` (batch, heads, queries, columns)."""
+    return (*q.shape[:2], 2, q.shape[2]) if is_added(mask) else tuple(q.shape[:3])
 
 
 def _forward(*parts: int) -> dict[str, int]:

@@ -16,7 +16,8 @@ import triton.language as tl
 
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, shared_memory
 from tilescope_kernels._shared.reach import is_far
-from tilescope_kernels.attention.flash import _attend, padded, spread
+from tilescope_kernels.attention.attention_configs import padded
+from tilescope_kernels.attention.flash import _attend, spread
 
 #: Most spans per head: one program reads the parts of all.
 _SPLITS = 64

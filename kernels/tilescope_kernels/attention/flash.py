@@ -16,36 +16,12 @@ log2(sum of 2^difference to it).
 
 from __future__ import annotations
 
-import math
-
-import torch
 import triton
 import triton.language as tl
 
+from tilescope_kernels.attention.attention_configs import padded
+
 _LOG2_E = tl.constexpr(1.4426950408889634)
-
-
-def is_added(mask: torch.Tensor | None) -> bool:
-    """Whether a mask is of numbers."""
-    return mask is not None and mask.dtype != torch.bool
-
-
-def checked_scale(scale: float | None, query: torch.Tensor) -> float:
-    """``scale``, by default 1 / sqrt(columns). Raises ValueError for a scale below 0 and for one that is not finite."""
-    found = 1.0 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale)
-    if not 0.0 <= found < math.inf:
-        raise ValueError(f"scale is {scale}: give a number of at least 0")
-    return found
-
-
-def scale_of_scores(scale: float, mask: torch.Tensor | None) -> float:
-    """``score_scale`` of the kernels: ``scale`` to base 2, for the hardware computes exp2, unless numbers are added to the scores."""
-    return scale if is_added(mask) else scale * math.log2(math.e)
-
-
-def lse_shape(q: torch.Tensor, mask: torch.Tensor | None) -> tuple[int, ...]:
-    """Shape of the log-sum-exp of the rows of ``q`` (batch, heads, queries, columns)."""
-    return (*q.shape[:2], 2, q.shape[2]) if is_added(mask) else tuple(q.shape[:3])
 
 
 @triton.constexpr_function
@@ -81,12 +57,6 @@ def masked(scores, mask, strides, query, key, queries, keys):
         return tl.where(tl.load(mask + offsets, mask=inside, other=0), scores, float("-inf"))
     else:
         return scores + tl.load(mask + offsets, mask=inside, other=0.0).to(tl.float32)
-
-
-@triton.constexpr_function
-def padded(columns):
-    """Width of a tile: the next power of two, at least 16, which is the least that ``tl.dot`` takes."""
-    return max(16, triton.next_power_of_2(columns))
 
 
 @triton.jit

@@ -11,7 +11,7 @@ import triton.language as tl
 
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors
 from tilescope_kernels._shared.reach import is_far
-from tilescope_kernels.attention.attention_configs import SIDE_BY_SIDE, tiles_of
+from tilescope_kernels.attention.attention_configs import SIDE_BY_SIDE, is_added, padded, tiles_of
 from tilescope_kernels.attention.flash import (
     _attended,
     _attending,
@@ -21,8 +21,6 @@ from tilescope_kernels.attention.flash import (
     _rows,
     _store_rows,
     adds,
-    is_added,
-    padded,
     spread,
 )
 from tilescope_kernels.spec import Config

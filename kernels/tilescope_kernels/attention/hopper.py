@@ -25,7 +25,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from tilescope_kernels._shared.descriptors import unchecked
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2
-from tilescope_kernels.attention.flash import padded
+from tilescope_kernels.attention.attention_configs import padded
 
 #: Queries per warpgroup, the M of a wgmma instruction, and per program with two and with three warpgroups.
 _ROWS = gl.constexpr(64)

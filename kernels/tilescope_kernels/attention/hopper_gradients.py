@@ -11,7 +11,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention import hopper_backward, hopper_backward_sums
-from tilescope_kernels.attention.flash import padded
+from tilescope_kernels.attention.attention_configs import padded
 from tilescope_kernels.attention.hopper import LINES, tiles
 from tilescope_kernels.attention.hopper_backward import PART_COLUMNS, PART_ROWS, PROGRAM, ROWS, WIDTH
 

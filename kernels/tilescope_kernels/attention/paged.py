@@ -20,8 +20,8 @@ from tilescope_kernels._shared import checks
 from tilescope_kernels._shared.launching import BEYOND, cdiv, launch, multiprocessors, next_power_of_2, shared_memory
 from tilescope_kernels._shared.operators import neighbours, operator, pack, rows_like, unpack
 from tilescope_kernels.attention.attention import _MOST
+from tilescope_kernels.attention.attention_configs import checked_scale, padded
 from tilescope_kernels.attention.decode import _SPLITS, _span, attention_combine_kernel
-from tilescope_kernels.attention.flash import checked_scale, padded
 from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 

@@ -29,7 +29,7 @@ from tilescope_kernels._shared.launching import cdiv, launch, shared_memory
 from tilescope_kernels._shared.operators import neighbours, operator, pack, rows_like, wants_grad
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention.attention import _MOST
-from tilescope_kernels.attention.attention_configs import chosen_config
+from tilescope_kernels.attention.attention_configs import checked_scale, chosen_config, padded
 from tilescope_kernels.attention.flash import (
     _attend,
     _attended,
@@ -39,8 +39,6 @@ from tilescope_kernels.attention.flash import (
     _rows,
     _store_rows,
     attention_delta_kernel,
-    checked_scale,
-    padded,
     spread,
 )
 from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
