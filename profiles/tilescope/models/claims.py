@@ -178,23 +178,13 @@ def _row(
     chosen = {"eager": "eager", "compile": "compile", "library": library}
     size = case.key["kernel"], case.key["pass"], case.key["workload"]
     return {
-        **{name: case.key[name] for name in ("kernel", "pass", "workload")},
-        **_claimed(case.key["kernel"], case.key["pass"], ratios),
+        **{name: case.key[name] for name in ("kernel", "pass", "workload")}, **_claimed(case.key["kernel"], case.key["pass"], ratios),
         "bound": math.nan if near.pipe else bounds.get(size, math.nan),
-        **{
-            f"{what}_{other}": value
-            for other, name in chosen.items()
-            for what, value in ratios.get(name, _ABSENT).items()
-        },
-        "library": library,
-        "library_version": next((versions[key] for key in _VERSIONS.get(library, ()) if key in versions), ""),
-        "roof": near.name,
-        "of_roof": near.fraction,
-        "floor": ours["floor"],
-        "run": loaded.run.id,
-        "device": device.name,
+        **{f"{what}_{other}": value for other, name in chosen.items() for what, value in ratios.get(name, _ABSENT).items()},
+        "library": library, "library_version": next((versions[key] for key in _VERSIONS.get(library, ()) if key in versions), ""),
+        "roof": near.name, "of_roof": near.fraction, "floor": ours["floor"], "run": loaded.run.id, "device": device.name,
         "started": loaded.run.started[:10],
-    }
+    }  # fmt: skip
 
 
 def _ratios(ours: CaseValues, other: CaseValues | None) -> dict[str, float]:

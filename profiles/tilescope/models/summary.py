@@ -191,22 +191,13 @@ def _floor(case: CaseValues, seconds: float, device: Device, pipe: str) -> dict[
     moved = next(filter(None, (traffic.moved(case, source) for source in traffic.BYTES)), None)
     binding = compute if by_flops > by_bytes else memory
     return {
-        "pipe": pipe,
-        "floor": floor,
-        "floor_origin": binding.origin if binding else "",
-        "floor_fraction": floor / seconds,
-        "least_time": _longer(*least),
-        "memory_roof": memory.name if memory else "",
-        "bytes": value_of(moved),
-        "bytes_source": moved.source if moved else "",
-        "bytes_ratio": moved.value / needed if moved and needed else math.nan,
-        "bytes_cold": bool(moved and moved.source == "ncu" and traffic.cold_chain(case, device.l2_bytes)),
-        "bandwidth": needed / seconds,
-        "bandwidth_fraction": by_bytes / seconds,
-        "performance": flops / seconds,
-        "performance_fraction": by_flops / seconds,
+        "pipe": pipe, "floor": floor, "floor_origin": binding.origin if binding else "", "floor_fraction": floor / seconds,
+        "least_time": _longer(*least), "memory_roof": memory.name if memory else "", "bytes": value_of(moved),
+        "bytes_source": moved.source if moved else "", "bytes_ratio": moved.value / needed if moved and needed else math.nan,
+        "bytes_cold": bool(moved and moved.source == "ncu" and traffic.cold_chain(case, device.l2_bytes)), "bandwidth": needed / seconds,
+        "bandwidth_fraction": by_bytes / seconds, "performance": flops / seconds, "performance_fraction": by_flops / seconds,
         "bound": "" if math.isnan(floor) else "compute" if by_flops > by_bytes else "memory",
-    }
+    }  # fmt: skip
 
 
 def _longer(*times: float) -> float:

@@ -74,20 +74,11 @@ def speedup(table: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
             continue
         mine, theirs = _same(case, other)
         time, other_time = gpu_times(case, other) or (None, None)
-        rows.append(
-            {
-                **case.key,
-                "baseline": baseline,
-                "bytes": value_of(mine),
-                "baseline_bytes": value_of(theirs),
-                "bytes_source": mine.source if mine else "",
-                "predicted": _ratio(theirs, mine),
-                "gpu_time": value_of(time),
-                "baseline_gpu_time": value_of(other_time),
-                "time_source": time.source if time else "",
-                "actual": _ratio(other_time, time),
-            }
-        )
+        rows.append({
+            **case.key, "baseline": baseline, "bytes": value_of(mine), "baseline_bytes": value_of(theirs),
+            "bytes_source": mine.source if mine else "", "predicted": _ratio(theirs, mine), "gpu_time": value_of(time),
+            "baseline_gpu_time": value_of(other_time), "time_source": time.source if time else "", "actual": _ratio(other_time, time),
+        })  # fmt: skip
     return pd.DataFrame(rows, columns=SPEEDUP_COLUMNS)
 
 
