@@ -21,9 +21,7 @@ Kernel = Annotated[str, _is("The kernel's name.")]
 Impl = Annotated[str, _is("The implementation: triton, eager, compile or a library's.")]
 Pass = Annotated[str, _is("forward, backward, or forward+backward.")]
 Workload = Annotated[str, _is("The problem size: 8192x4096-bf16.")]
-Config = Annotated[
-    str, _is("The config of the case: BLOCK=128,num_warps=8; empty for the implementation's own choice.")
-]
+Config = Annotated[str, _is("The case's config: BLOCK=128,num_warps=8; empty for the implementation's own choice.")]
 Verdict = Literal["fail", "undecided", "not compared", "pass"]
 
 
@@ -164,9 +162,7 @@ class ComparedCase(Identified):
     baseline_config: Config
     time: Annotated[Number, _is("The candidate's median GPU time, in seconds.")]
     baseline_time: Annotated[Number, _is("The baseline's median GPU time, in seconds.")]
-    speedup: Annotated[
-        Number, _is("baseline_time / time: above 1 the candidate is faster. Null without comparable times.")
-    ]
+    speedup: Annotated[Number, _is("baseline_time / time: above 1 it is faster. Null without comparable times.")]
     speedup_low: Annotated[Number, _is("Lower end of the speedup's 95 % interval.")]
     speedup_high: Annotated[Number, _is("Upper end; null also where a single repetition leaves it open.")]
     verdict: Annotated[
@@ -280,17 +276,11 @@ class GateCheck(Identified, kw_only=True):
             "theoretical_occupancy",
         ]}),
     ]  # fmt: skip
-    verdict: Annotated[
-        Verdict, _is("undecided: the limit is within the noise. not compared: one side lacks the value.")
-    ]
+    verdict: Annotated[Verdict, _is("undecided: the limit is within the noise. not compared: a side lacks the value.")]
     said: Annotated[str, _is("The check in a sentence.")]
-    baseline: Annotated[
-        Number, _is("The baseline's value in the metric's base unit, of the launch that lost most.")
-    ] = None
+    baseline: Annotated[Number, _is("The baseline's value in a base unit, of the launch that lost most.")] = None
     candidate: Annotated[Number, _is("The candidate's value.")] = None
-    change: Annotated[
-        Number, _is("Growth as a share of the baseline; spills in bytes a thread, occupancy as ratio lost.")
-    ] = None
+    change: Annotated[Number, _is("Growth as a share; spills in bytes a thread, occupancy as ratio lost.")] = None
     low: Annotated[Number, _is("Lower end of the 95 % interval of a time's change.")] = None
     high: Annotated[Number, _is("Its upper end; null also where a single repetition leaves it open.")] = None
     limit: Annotated[Number, _is("The largest accepted change.")] = None
@@ -304,9 +294,7 @@ class Gate(Document, kw_only=True, tag="gate"):
     version: Literal[2] = 2
     baseline: About
     candidate: About
-    verdict: Annotated[
-        Verdict, _is("The worst of the checks. Only fail fails the gate, or with --strict all but pass.")
-    ]
+    verdict: Annotated[Verdict, _is("The worst of the checks. Only fail fails it, or with --strict all but pass.")]
     limits: GateLimits
     notes: Annotated[list[str], _is("Reasons why no times are compared, and other changes.")]
     checks: list[GateCheck]
