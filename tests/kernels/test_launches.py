@@ -340,22 +340,6 @@ def test_launcher_is_known_before_its_kernel_is_compiled(gpu):
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.trace:DeprecationWarning")
-def test_operator_on_a_gpu_needs_no_dispatcher_unless_observed(gpu, monkeypatch):
-    doubled = operator("doubled_in_this_test", fake=torch.empty_like)(_doubled)
-    monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda tensor: not tensor.is_meta))
-    seen = []
-    monkeypatch.setattr(doubled, "_plain", lambda x: seen.append(x) or x)
-    assert doubled(torch.ones(3)).tolist() == [2, 2, 2]
-    with torch.profiler.profile():
-        doubled(X)
-    torch.jit.trace(doubled, X, check_trace=False)
-    assert len(seen) == 2
-
-
-def _doubled(x: torch.Tensor) -> torch.Tensor:
-    return 2 * x
-
-
 @given(st.integers(0, 2**40), st.integers(1, 2**20))
 def test_integers_of_launchers_equal_those_of_triton(numerator, denominator):
     assert launching.cdiv(numerator, denominator) == triton.cdiv(numerator, denominator)

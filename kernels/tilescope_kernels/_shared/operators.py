@@ -47,10 +47,9 @@ class Operator:
         functools.update_wrapper(self, launch)
         self.name, self.shards, self._autocast = name, shards, autocast
         self._operator = torch.library.custom_op(f"tilescope::{name}", launch, mutates_args=mutates)
-        self._launch = _counted(launch, mutates) if mutates else launch
         plain, schema = f"tilescope::{name}.plain", torch.library.infer_schema(launch, mutates_args=mutates)
         torch.library.define(plain, schema, tags=(torch.Tag.pt2_compliant_tag,))
-        torch.library.impl(plain, "default", self._launch)
+        torch.library.impl(plain, "default", _counted(launch, mutates) if mutates else launch)
         # While launches are compiled and not made, results on ``meta`` come from the launcher.
         torch.library.register_fake(plain, lambda *args: (fake if launching.THREAD.started is None else launch)(*args))  # noqa: PLW0108
         self._operator.register_fake(fake)
@@ -131,7 +130,7 @@ class Operator:
         """Launches, and records the backward pass for autograd."""
         if torch.compiler.is_compiling():
             return self._operator(*args)
-        casts = self._autocast and torch._C._is_any_autocast_enabled()
+        casts = self._autocast and (torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"))
         if casts and checks.autocast_dtype(first := next(filter(_is_floating, args))):
             return self._cast_call(self, first.device.type, *args)
         wants_gradient = requires_gradient(args)
@@ -144,17 +143,9 @@ class Operator:
         wants_gradient = wants_gradient and torch.is_grad_enabled()
         launching.THREAD.prepares = self, args, wants_gradient
         try:
-            if wants_gradient:
-                return self._apply(*args)
-            return self._plain(*args) if not args[0].is_cuda or _is_observed() else self._launch(*args)
+            return self._apply(*args) if wants_gradient else self._plain(*args)
         finally:
             launching.THREAD.prepares = None
-
-
-def _is_observed() -> bool:
-    """Whether a mode, a profiler or a tracer sees PyTorch's calls. Otherwise a launcher needs no dispatcher, which takes microseconds."""
-    modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
-    return bool(modes or torch.autograd._profiler_enabled() or torch._C._get_tracing_state())
 
 
 def _is_floating(value: Any) -> bool:
