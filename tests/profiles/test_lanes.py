@@ -68,7 +68,7 @@ def test_records_are_balanced_and_name_their_line(compiled):
     # A program with several returns has no scope of its own.
     assert (records.PROGRAM in found.scopes) == (name != "branches")
     assert ("partition0" in found.scopes) == (name == "partitions")
-    assert all(one.line > 0 and f"line {one.line}" in one.scope for one in found.operations)
+    assert all(one.line > 0 and f"line {one.line}" in one.scope for one in recording.operations([found]))
     assert kernel.metadata.profile_scratch_size > 0
     # Each read of the clock is of the records of one moment.
     assert "// tilescope" not in kernel.asm["ptx"]
@@ -78,7 +78,8 @@ def test_records_are_balanced_and_name_their_line(compiled):
 @pytest.mark.parametrize("compiled", ["plain", "partitions", "descriptors"], indirect=True)
 def test_a_wait_names_what_it_waits_for(compiled):
     name, found, _ = compiled
-    waits = {one.name: {what for what, _ in one.awaits} for one in found.operations if one.kind == records.WAIT}
+    operations = recording.operations([found])
+    waits = {one.name: {what for what, _ in one.awaits} for one in operations if one.kind == records.WAIT}
     if name == "plain":
         assert waits == {"wait for copies": {"asynchronous copy"}, "wait for products": {"product"}}
     elif name == "descriptors":
@@ -87,8 +88,8 @@ def test_a_wait_names_what_it_waits_for(compiled):
         }  # fmt: skip
     else:
         assert waits["wait for stores"] == {"TMA store"}
-        tiles = [one for one in found.operations if ("TMA load") in {what for what, _ in one.awaits}]
-        places = [one for one in found.operations if "arrive at barrier" in {what for what, _ in one.awaits}]
+        tiles = [one for one in operations if ("TMA load") in {what for what, _ in one.awaits}]
+        places = [one for one in operations if "arrive at barrier" in {what for what, _ in one.awaits}]
         # Consumers wait for the loads of the producer's partition, and the producer for their arrivals.
         assert {one.partition for one in tiles} == {"", "partition0"}
         assert "partition1" in {one.partition for one in places}
@@ -97,15 +98,17 @@ def test_a_wait_names_what_it_waits_for(compiled):
 
 def test_fewer_kinds_leave_the_others_unrecorded(compiled):
     _, found, _ = compiled
+    operations = recording.operations([found])
     plain = "\n".join(line for line in found.text.splitlines() if "// tilescope" not in line)
     again = records.insert(plain, records.LEVELS[-1])
+    fewer = recording.operations([again])
     # What a wait waits for is known without its record.
-    awaited = [one.awaits for one in found.operations if one.kind == records.WAIT]
-    assert [one.awaits for one in again.operations if one.kind == records.WAIT] == awaited
-    assert {one.kind for one in again.operations} <= records.LEVELS[-1]
-    assert (found.without, again.without) == ([], sorted({one.kind for one in found.operations} - records.LEVELS[-1]))
-    whole = [one.scope for one in found.operations if one.kind in records.LEVELS[-1]]
-    assert [one.scope for one in again.operations] == whole
+    awaited = [one.awaits for one in operations if one.kind == records.WAIT]
+    assert [one.awaits for one in fewer if one.kind == records.WAIT] == awaited
+    assert {one.kind for one in fewer} <= records.LEVELS[-1]
+    assert (found.without, again.without) == ([], sorted({one.kind for one in operations} - records.LEVELS[-1]))
+    whole = [one.scope for one in operations if one.kind in records.LEVELS[-1]]
+    assert [one.scope for one in fewer] == whole
 
 
 @RECORDS
@@ -363,7 +366,7 @@ def test_lanes_without_a_gpu_say_why():
 
 def test_operations_fit_json(compiled):
     _, found, _ = compiled
-    assert all(isinstance(dataclasses.asdict(one)["awaits"], list) for one in found.operations)
+    assert all(isinstance(dataclasses.asdict(one)["awaits"], list) for one in recording.operations([found]))
 
 
 @pytest.mark.gpu

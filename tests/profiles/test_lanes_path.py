@@ -16,26 +16,8 @@ def lane(warp, *spans, begin=0.0, group="", operations=1):
     rows, at = [], begin
     for name, length, *barrier in spans:
         kind, arrives = KIND.get(name, trace.ARITHMETIC), name in (ARRIVE, COPY)
-        rows.append(
-            (
-                0,
-                "k",
-                0,
-                warp,
-                group,
-                kind,
-                name,
-                warp,
-                len(rows) % operations,
-                "",
-                *(barrier or [""]),
-                arrives,
-                0,
-                0.0,
-                at,
-                at + length,
-            )
-        )
+        place = 0, "k", 0, warp, group, kind, name, warp, len(rows) % operations, ""
+        rows.append((*place, *(barrier or [""]), arrives, 0, 0.0, at, at + length))
         at += length
     return rows
 

@@ -61,14 +61,8 @@ def test_bisect_finds_the_first_release_in_few_steps(first):
     ("not timed", ["spill stores"]), ("slower", ["spill stores"]), ("alike", []), ("faster", []),
 ])  # fmt: skip
 def test_times_decide_where_they_are_known(verdict, worse):
-    row = {
-        "kernel": "scale",
-        "impl": "triton",
-        "pass": "forward",
-        "workload": "8-fp32",
-        "config": "",
-        "verdict": verdict,
-    }
+    case = {"kernel": "scale", "impl": "triton", "pass": "forward", "workload": "8-fp32", "config": ""}
+    row = {**case, "verdict": verdict}
     code = Compiled("scale_kernel", {}, "a.py")
     spills = code_change.Moved("spill_bytes_stored", "spill stores", "byte", 0.0, 8.0, line=4, worse=True)
     launch = code_change.Launch({**row, "speedup_low": 0.8, "speedup_high": 0.9}, code, code, (spills,))

@@ -24,12 +24,8 @@ _SLOTS = 100
 _AROUND = 3
 _ROW = 26
 _HOVER = [
-    ("", "@lane"),
-    ("line @line:", "@name"),
-    ("waits for", "@awaits"),
-    ("start", "@start_text"),
-    ("duration", "@duration_text"),
-]
+    ("", "@lane"), ("line @line:", "@name"), ("waits for", "@awaits"), ("start", "@start_text"), ("duration", "@duration_text"),
+]  # fmt: skip
 
 
 def lanes(program: model.Program, look: Theme, *, steps: bool = False) -> figure:
@@ -62,7 +58,8 @@ def fill(plot: figure, program: model.Program, start: float = -math.inf, end: fl
     known = seen.assign(chosen=seen.get("chosen", True), duration=seen.get("duration", seen["end"] - seen["start"]))
     singles, shared = reduced(known.assign(impl=known["lane"]), MOST, _SLOTS, "kind")
     lane = spans.drop_duplicates("warp").set_index("warp")["lane"]
-    waits = _between(arrows[(arrows["to_time"] >= start) & (arrows["from_time"] <= end)])
+    apart = arrows[arrows["from_warp"] != arrows["to_warp"]]
+    waits = apart[(apart["to_time"] >= start) & (apart["from_time"] <= end)]
     waits = waits.sort_values("wait", ascending=False).head(MOST_ARROWS)
     for one in plot.renderers:
         if one.name == "bars":
@@ -78,7 +75,7 @@ def fill(plot: figure, program: model.Program, start: float = -math.inf, end: fl
 def follow(plot: figure, program: model.Program) -> None:
     """Fills a served figure anew as a user zooms or moves out of what it has."""
     spans = program.spans
-    if len(spans) <= MOST and len(_between(program.arrows)) <= MOST_ARROWS:
+    if len(spans) <= MOST and len(program.arrows) <= MOST_ARROWS:
         return
     first, last = held = [float(spans["start"].min()), float(spans["end"].max())]
 
@@ -146,14 +143,9 @@ def _path(plot: figure, path: pd.DataFrame, look: Theme, items: list[LegendItem]
     items.append(LegendItem(label="critical path", renderers=[drawn]))
 
 
-def _between(arrows: pd.DataFrame) -> pd.DataFrame:
-    """The arrows from one warp to another."""
-    return arrows[arrows["from_warp"] != arrows["to_warp"]]
-
-
 def _arrows(plot: figure, arrows: pd.DataFrame, look: Theme, items: list[LegendItem]) -> None:
     """Lines from an arrival at a barrier to the end of the wait, with a mark at the wait."""
-    if _between(arrows).empty:
+    if (arrows["from_warp"] == arrows["to_warp"]).all():
         return
     data = ColumnDataSource()
     drawn = plot.segment(

@@ -86,10 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _profiled(side: Packages, arguments: argparse.Namespace) -> LoadedRun:
     print(f"profiling under {side.name}", file=sys.stderr)
-    collect = arguments.collect or (
-        "compiler,torch_profiler" if device.detect() and not arguments.target else "compiler"
-    )
-    words = ["--collect", collect]
+    timed = ",torch_profiler" if device.detect() and not arguments.target else ""
+    words = ["--collect", arguments.collect or f"compiler{timed}"]
     for name in ("workload", "impl", "target"):
         words += [f"--{name}", getattr(arguments, name)] if getattr(arguments, name) else []
     kernels = arguments.kernels

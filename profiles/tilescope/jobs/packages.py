@@ -44,12 +44,8 @@ class Packages:
     def wrong(self, versions: Mapping[str, str]) -> str:
         """A line where a run with these ``versions`` did not use the requirements; else empty."""
         used = ((one, versions.get(one.name, "")) for one in self.requirements)
-        found = [f"{one.name} {version}" for one, version in used if version and not _meets(one, version)]
-        return (
-            f"the run for {self.name} used {', '.join(found)}: another one stands before it on the path"
-            if found
-            else ""
-        )
+        found = ", ".join(f"{one.name} {version}" for one, version in used if version and not _meets(one, version))
+        return f"the run for {self.name} used {found}: another one stands before it on the path" if found else ""
 
 
 def read(words: Sequence[str]) -> Packages:

@@ -185,8 +185,8 @@ def _fitting(launched: Launched, size: int, room: int) -> int:
     return fit
 
 
-def operations(launches: list[Launched]) -> list[records.Operation]:
-    """The recorded operations of these launches."""
+def operations(launches: Sequence[Launched | records.Recorded]) -> list[records.Operation]:
+    """The recorded operations of these launches or kernels."""
     return [one for launched in launches for one in launched.scopes if isinstance(one, records.Operation)]
 
 

@@ -125,11 +125,6 @@ class Recorded:
     file: str
     without: list[str]
 
-    @property
-    def operations(self) -> list[Operation]:
-        """The recorded operations in the order of the text."""
-        return [one for one in self.scopes if isinstance(one, Operation)]
-
 
 def insert(text: str, kinds: Collection[str] = frozenset(KINDS)) -> Recorded:
     """TTGIR with a record of its start and end around each operation of these kinds, and around the program and each partition.
