@@ -5,6 +5,7 @@ A kernel in the place of others reaches all of its roof at most, and at least ha
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -81,15 +82,10 @@ def needed(operator: Operator, entry: Entry) -> float:
     return sum(entry.launch.counted.get(name, 0.0) for name in ("dram_bytes_read", "dram_bytes_written"))
 
 
-def common(modules: Sequence[str]) -> str:
+def common(modules: Iterable[str]) -> str:
     """The path that all modules have in common."""
-    paths = [module.split(".") for module in modules]
-    same = []
-    for parts in zip(*paths, strict=False):
-        if len(set(parts)) > 1:
-            break
-        same.append(parts[0])
-    return ".".join(same)
+    parts = zip(*(module.split(".") for module in modules), strict=False)
+    return ".".join(of[0] for of in itertools.takewhile(lambda of: len(set(of)) == 1, parts))
 
 
 def operation(name: str) -> str:
@@ -111,20 +107,13 @@ def _linked(step: Step, ledger: Ledger) -> Iterator[list[Entry]]:
 
 def _runs(step: Step, ledger: Ledger) -> Iterator[list[Entry]]:
     """Launches of one pass that follow each other on a stream, none of which is a product or a library's large kernel."""
-    run: list[Entry] = []
-    for entry in ledger.entries:
-        fits = _small(step, entry)
-        if run and not (fits and _place(step, entry) == _place(step, run[-1])):
-            yield run
-            run = []
-        if fits:
-            run.append(entry)
-    if run:
-        yield run
 
+    def place(entry: Entry) -> tuple[bool, str, str]:
+        return _small(step, entry), entry.launch.stream, step.operator(entry.launch).direction
 
-def _place(step: Step, entry: Entry) -> tuple[str, str]:
-    return entry.launch.stream, step.operator(entry.launch).direction
+    for (small, *_), run in itertools.groupby(ledger.entries, place):
+        if small:
+            yield list(run)
 
 
 def _small(step: Step, entry: Entry) -> bool:

@@ -121,14 +121,9 @@ def compare(baseline: Side, candidate: Side, kernel: str = "") -> pd.DataFrame:
     before, after = _cases(baseline, kernel, {}), _cases(candidate, kernel, called)
     keys = [key for key in after if key in before]
     if not keys:
-        raise CompareError(
-            f"{baseline.name} and {candidate.name} have no case in common: they share no kernel and workload"
-            + (
-                ""
-                if candidate.kernel
-                else ": name a kernel of each, as RUN:KERNEL, to compare two with the same workloads"
-            )
-        )
+        why = f"{baseline.name} and {candidate.name} have no case in common: they share no kernel and workload"
+        cure = ": name a kernel of each, as RUN:KERNEL, to compare two with the same workloads"
+        raise CompareError(why if candidate.kernel else why + cure)
     fair = not obstacles(baseline, candidate)
     rows = [_row((baseline, *before[key]), (candidate, *after[key]), fair) for key in keys]
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)

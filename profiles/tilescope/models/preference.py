@@ -48,11 +48,7 @@ class Resources:
 
 def source_of(case: CaseValues) -> str | None:
     """The preferred source of the case's resources; None where no source has them."""
-    for metric in _TELLING:
-        for source in RESOURCES:
-            if case.values.get((metric, source)):
-                return source
-    return None
+    return next((by for metric in _TELLING for by in RESOURCES if case.values.get((metric, by))), None)
 
 
 def _known(case: CaseValues, source: str) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 
 import pandas as pd
 
@@ -116,9 +115,15 @@ def tree(step: Step, ledger: Ledger) -> pd.DataFrame:
             node["launches"] += 1
             if operator.direction in ("forward", "backward"):
                 node[operator.direction] += entry.share
+    seen = {path: number for number, path in enumerate(nodes)}
+
+    def place_of(path: tuple[str, ...]) -> list[int]:
+        """Each path comes before its parts, siblings in their order of appearance."""
+        return [seen[path[: depth + 1]] for depth in range(len(path))]
+
     starts = dict[tuple[str, ...], float]()
     ends: dict[tuple[str, ...], float] = {(): 0.0}
-    for path in (ordered := _ordered(nodes)):
+    for path in (ordered := sorted(nodes, key=place_of)):
         starts[path] = ends[path] = ends[path[:-1]]
         ends[path[:-1]] += nodes[path]["time"]
     rows = [
@@ -133,16 +138,3 @@ def tree(step: Step, ledger: Ledger) -> pd.DataFrame:
         for path, node in ((path, nodes[path]) for path in ordered)
     ]
     return pd.DataFrame(rows, columns=list(TREE)).astype(TREE)
-
-
-def _ordered(paths: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    children: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
-    for path in paths:
-        children.setdefault(path[:-1], []).append(path)
-    found: list[tuple[str, ...]] = []
-    waiting = list(reversed(children.get((), [])))
-    while waiting:
-        path = waiting.pop()
-        found.append(path)
-        waiting += reversed(children.get(path, []))
-    return found
