@@ -25,7 +25,6 @@ from tilescope.table import units
 from tilescope.table.case import readable
 from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, gather
 from tilescope.table.metrics import METRICS
-from tilescope.table.run import Failure
 from tilescope.table.schema import CASE_COLUMNS
 from tilescope.table.sources import COUNTERS
 
@@ -116,16 +115,20 @@ def gate(
     new = sorted({key[0] for key in theirs} - {key[0] for key in ours})
     absent = f"absent in the candidate: renamed? It has {', '.join(new[:3])}" if new else "absent in the candidate"
     for key, case in ours.items():
-        keys = [(name, *key[1:]) for name in (key[0], *(name for name, old in called.items() if old == key[0]))]
-        failed = [failure for failure in failures if any(_concerns(failure, one) for one in keys)]
-        checks += _presence(key, key in theirs, failed, allow_missing, absent)
+        called_so = (key[0], *(name for name, old in called.items() if old == key[0]))
+        own = {"/".join(filter(None, (name, *key[1:]))) for name in called_so}
+        # Older runs name a person's own kernel by its variable.
+        failed = [one for one in failures if own & {readable(one.case), one.case.rpartition(".py:")[2]}]
+        if failed or key not in theirs:
+            said = "; ".join(f"failed: {one.collector}: {one.message}" for one in failed) or absent
+            checks.append(Check(*key, what="case", verdict=ABSENT if allow_missing else FAIL, said=said))
         if key in theirs:
             checks += _Pair((baseline, candidate), (case, theirs[key]), limits, obstacles).checks(told=bool(failed))
     if all(check.verdict == ABSENT for check in checks):
         reasons = "; ".join(dict.fromkeys([*obstacles, *(check.said for check in checks)])) or "they share no quantity"
         raise CompareError(f"nothing of {baseline.run.id} and {candidate.run.id} can be compared: {reasons}")
     added = len(theirs.keys() - ours.keys())
-    timed = any(check.what in _TIMES for check in checks)
+    timed = any(check.what in {clock for clock, _ in _CLOCKS} for check in checks)
     untimed = obstacles if timed else ["no case was timed in both runs"]
     notes = [
         *(f"renamed: {old} → {name}, which has the same cases" for name, old in called.items()),
@@ -138,9 +141,6 @@ def gate(
     return Gate(baseline, candidate, limits, tuple(checks), tuple(notes), names or (baseline.run.id, candidate.run.id))
 
 
-_TIMES = {clock for clock, _ in _CLOCKS}
-
-
 def _cases(
     loaded: LoadedRun, kernels: Sequence[str], impls: Sequence[str], called: Mapping[str, str]
 ) -> dict[tuple[str, ...], CaseValues]:
@@ -151,19 +151,6 @@ def _cases(
         if (not kernels or {name, case.key["kernel"]} & {*kernels}) and (not impls or case.key["impl"] in impls):
             found[name, *(case.key[column] for column in KEY[1:])] = case
     return found
-
-
-def _concerns(failure: Failure, key: tuple[str, ...]) -> bool:
-    """Whether the failure is of that case. Older runs name a person's own kernel by its variable."""
-    return "/".join(filter(None, key)) in (readable(failure.case), failure.case.rpartition(".py:")[2])
-
-
-def _presence(key: tuple[str, ...], there: bool, failed: list[Failure], allowed: bool, absent: str) -> Iterator[Check]:
-    """A failing check where the case is absent in the candidate or a collector failed on it; none otherwise."""
-    if there and not failed:
-        return
-    said = "; ".join(f"failed: {f.collector}: {f.message}" for f in failed) or absent
-    yield Check(*key, what="case", verdict=ABSENT if allowed else FAIL, said=said)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ def headline(loaded: LoadedRun, kernel: str = "") -> str:
     if found:
         said = [one for one in found if one.case == found[0].case and one.bound]
         several = found[0].bound and not _is_wrong(found[0])
-        return "; ".join([_place(found[0]) + line(found[0]), *map(line, said[1:_SAID] if several else ())])
+        place = "/".join(filter(None, found[0].case))
+        return "; ".join([f"{place}: {line(found[0])}", *map(line, said[1:_SAID] if several else ())])
     named = table.loc[table["source"] != MODEL, ["kernel", "impl", "pass", "workload"]].drop_duplicates()
     if named.empty:
         return ""
@@ -42,10 +43,6 @@ def headline(loaded: LoadedRun, kernel: str = "") -> str:
 
 def _is_wrong(finding: Finding) -> bool:
     return finding.of_results or finding.warning
-
-
-def _place(finding: Finding) -> str:
-    return f"{'/'.join(filter(None, finding.case))}: "
 
 
 def line(finding: Finding) -> str:

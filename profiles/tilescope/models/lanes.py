@@ -71,11 +71,9 @@ def program(spans: pd.DataFrame, launch: int, number: int) -> pd.DataFrame:
 
 def longest_wait(lines: pd.DataFrame) -> Wait | None:
     """The wait of ``trace.by_line`` on which the warps spend most of their time; None where nothing waits."""
-    waits = lines[lines["kind"] == records.WAIT]
-    if waits.empty:
-        return None
-    first = waits.iloc[0]
-    return Wait(float(first["share"]), str(first["name"]), int(first["line"]), str(first["awaits"]))
+    for first in lines[lines["kind"] == records.WAIT].head(1).to_dict("records"):
+        return Wait(float(first["share"]), str(first["name"]), int(first["line"]), str(first["awaits"]))
+    return None
 
 
 def arrows(spans: pd.DataFrame) -> pd.DataFrame:

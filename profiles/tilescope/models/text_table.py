@@ -46,15 +46,11 @@ def _energy(row: Mapping[Any, Any]) -> str:
     return "" if pd.isna(row["energy"]) else f"{units.text(row['energy'], 'joule')} ({at})"
 
 
-def _seconds(value: float) -> str:
-    return units.text(value, "second")
-
-
 #: The columns after those that name a case, the most important first: a heading, and the text of a row of
 #: ``summary.summarise``, empty where it has no value. Resources are those of the longest launch.
 COLUMNS: dict[str, tuple[str, Text]] = {
     "fault": ("failed", lambda row: faults.LABELS.get(row["fault"], "")),
-    "gpu_time": ("GPU time", _value("gpu_time", _seconds)),
+    "gpu_time": ("GPU time", _value("gpu_time", lambda value: units.text(value, "second"))),
     "energy": ("energy", _energy),
     "floor_fraction": ("of roofline", _value("floor_fraction", "{:.1%}".format)),
     "relative_error": ("rel. error", _error("relative_error")),
@@ -67,7 +63,7 @@ COLUMNS: dict[str, tuple[str, Text]] = {
     "unique": ("unique B r / w", _read_written("unique")),
     "sampled": ("requested B r / w, of a sample", _read_written("sampled", "≈ ")),
     "requested": ("requested B r / w", _read_written("requested")),
-    "interval": ("interval", _value("interval", _seconds)),
+    "interval": ("interval", _value("interval", lambda value: units.text(value, "second"))),
     "shared_memory": ("shared B", _value("shared_memory", "{:,.0f}".format)),
     "tolerance": ("allowed", _value("tolerance", "{:.0e}".format)),
     "row_error": ("worst row", _error("row_error")),

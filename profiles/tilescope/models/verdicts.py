@@ -40,7 +40,8 @@ def _wrong(rows: pd.DataFrame, side: str, verdict: str) -> str:
 def _speeds(rows: pd.DataFrame, candidate: str, baseline: str) -> str:
     timed = rows[rows["speedup"].notna()]
     if timed.empty:
-        return f"{candidate} against {baseline}: {_why_not(rows)}"
+        why = "times cannot be compared" if rows["verdict"].eq("not comparable").any() else "no times to compare"
+        return f"{candidate} against {baseline}: {'no case in common' if rows.empty else why}"
     speeds = timed["speedup"]
     faster, slower = speeds[timed["verdict"] == "faster"], 1 / speeds[timed["verdict"] == "slower"]
     alike = int((timed["verdict"] == "alike").sum())
@@ -61,14 +62,6 @@ def _all(count: int) -> str:
 def _missing(rows: pd.DataFrame) -> str:
     count = int(rows["speedup"].isna().sum())
     return f" ({count} more {'has' if count == 1 else 'have'} no times to compare)" if count else ""
-
-
-def _why_not(rows: pd.DataFrame) -> str:
-    if rows.empty:
-        return "no case in common"
-    if rows["verdict"].eq("not comparable").any():
-        return "times cannot be compared"
-    return "no times to compare"
 
 
 def _range(factors: pd.Series) -> str:
