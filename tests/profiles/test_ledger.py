@@ -346,6 +346,12 @@ def test_suggestions_loop_whose_cpu_stays_late_wants_graphs():
     assert found["compile"].saving == pytest.approx(40 * US)
     assert found["graph"].saving == pytest.approx((20 + 70 - 3) * US)
     assert found["graph"].least == pytest.approx((20 + 70 - 6) * US)
+    # Graphs would end at each value that a module reads.
+    reads = dataclasses.replace(
+        of, stops=(Stop("cudaStreamSynchronize", 0.0, 1 * US, "aten::item", "Net", "net.py:9"),)
+    )
+    kinds_of = [one.kind for one in next_steps.suggestions(reads, ledger.of(reads, DEVICE), DEVICE)]
+    assert "compile" in kinds_of and "graph" not in kinds_of
     optimizer = dataclasses.replace(small, direction="optimizer")
     last = launch(100, 6, operator=2, call=99 * US)
     longer = dataclasses.replace(
