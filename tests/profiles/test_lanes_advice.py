@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from tilescope.collectors.lanes import collector, facts, records, trace
 from tilescope.execution import execute
@@ -105,7 +106,7 @@ TILE = (records.WAIT, "wait for copies", "asynchronous copy of line 7", 6.0)
 
 
 def _facts(*lanes):
-    return facts.of_launch(trace.frame([row for lane in lanes for row in lane]))
+    return facts.of_launch(pd.DataFrame([row for lane in lanes for row in lane], columns=trace.COLUMNS))
 
 
 def test_only_waits_within_the_loop_count():
@@ -123,7 +124,7 @@ def test_a_product_that_its_wait_found_ended_flew_as_long_as_its_pipe_needs():
             *[PRODUCT, (records.WAIT, "wait for copies", "", 8e-6), (records.WAIT, "wait for products", "", waited)]
             * 2,
         )
-        known = trace.frame(rows).assign(least=least)
+        known = pd.DataFrame(rows, columns=trace.COLUMNS).assign(least=least)
         known.loc[known["name"] == "product", "end"] -= 1 - 1e-6
         for at in range(1, len(known)):
             known.loc[at, ["start", "end"]] += known.loc[at - 1, "end"] - known.loc[at, "start"]

@@ -40,9 +40,8 @@ def lanes(program: model.Program, look: Theme, *, steps: bool = False) -> figure
     if steps:
         plot.xaxis.axis_label, plot.xaxis.formatter = "step of the loop", BasicTickFormatter()
         plot.x_range.update(start=float(spans["start"].min()), end=float(spans["end"].max()))
-    bars = [_bars(plot, kind, look) for kind in trace.KINDS if (spans["kind"] == kind).any()]
-    items = [*bars]
-    hover(plot, [item.renderers[0] for item in bars], _HOVER)
+    items = [_bars(plot, kind, look) for kind in trace.KINDS if (spans["kind"] == kind).any()]
+    hover(plot, [item.renderers[0] for item in items], _HOVER)
     _arrows(plot, program.arrows, look, items)
     fill(plot, program)
     _path(plot, path, look, items)

@@ -121,7 +121,7 @@ def spans(trace: Trace) -> pd.DataFrame:
         for lane in _of_launch(trace.events, launch, told)
     ]
     if not lanes:
-        return frame([])
+        return pd.DataFrame(columns=COLUMNS)
     table = pd.concat(tables, ignore_index=True)
     texts = [name for name in table if isinstance(table[name].iloc[0], str)]
     found = table.astype(dict.fromkeys(texts, "category")).take(np.concatenate([lane.rows for lane in lanes]))
@@ -133,11 +133,6 @@ def spans(trace: Trace) -> pd.DataFrame:
         **{name: np.concatenate([getattr(lane, name) for lane in lanes]) * 1e-6 for name in ("start", "end")},
     )  # fmt: skip
     return found[COLUMNS].reset_index(drop=True)
-
-
-def frame(rows: Iterable[tuple[Any, ...]]) -> pd.DataFrame:
-    """A frame of spans, which have a value for each of ``COLUMNS``."""
-    return pd.DataFrame(list(rows), columns=COLUMNS)
 
 
 def _of_launch(events: Mapping[str, np.ndarray], launch: int, told: Mapping[str, Any]) -> Iterator[_Lane]:
