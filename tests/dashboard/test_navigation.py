@@ -57,7 +57,7 @@ def test_spare_time_ends_with_the_work_and_gives_way(monkeypatch: pytest.MonkeyP
     # The page itself comes first.
     assert clock.turn() >= 1.0
     assert len(done) == 1
-    usual = 0.25
+    usual = 0.1
     clock.turn(late=1.0)
     assert len(done) == 1  # the server had something better to do
     assert clock.turn() == 2 * usual
