@@ -74,15 +74,6 @@ def test_proton_s_trace_of_many_programs_says_how_many_are_kept(tmp_path):
     assert "of my_kernel 7 of 20 programs are kept" in run.run.notes
 
 
-def test_a_trace_of_perfetto_says_what_to_open(tmp_path):
-    path = tmp_path / "iket.pftrace"
-    path.write_bytes(b"\x0a\x1f\x08\x01" * 40)
-    with pytest.raises(
-        StoreError, match=r"^iket.pftrace is a trace of Perfetto.*for time inside a kernel, Proton's \.chrome_trace$"
-    ):
-        open_file(path)
-
-
 def test_a_damaged_trace_of_lanes_is_one_line(tmp_path):
     path = written(tmp_path, [event(0, 0, "load", 1.0, 2.0)])
     path.write_text(path.read_text()[:-40])

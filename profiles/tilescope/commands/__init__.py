@@ -19,7 +19,10 @@ COMMANDS = {
     "resume": ("resume", "resume an interrupted run, or count what a limit left out"),
     "list": ("catalog", "list the kernels, their implementations and workloads"),
     "show": ("show", "list the runs, or print one of them"),
-    "open": ("open", "make runs of other tools' files: ncu, torch.profiler, Proton, tritonparse, Inductor, Helion"),
+    "open": (
+        "open",
+        "make runs of other tools' files: ncu, torch.profiler, Proton, Perfetto, tritonparse, Inductor, Helion",
+    ),
     "advise": ("advise", "explain why a run's kernels are slow, and what to do"),
     "compare": ("compare", "show what changed between runs, implementations or kernels"),
     "gate": ("gate", "status 1 when a change makes kernels slower or larger"),

@@ -38,6 +38,7 @@ SECONDS, MEMORY = 30, 3 << 30
 FOREIGN = (
     "raw_37_metrics_h200.csv", "details_rules_h200.csv", "torch_profiler_trace.json", "foreign/proton_profile.hatchet",
     "foreign/tritonparse_events.ndjson", "foreign/autotuning_result_json_list.txt", "foreign/helion_autotune.csv",
+    "foreign/flashinfer.perfetto-trace",
 )  # fmt: skip
 FORWARD = "forward"
 GOOD, BAD = "20261120-000000-aaaa", "20261121-000000-bbbb"

@@ -12,6 +12,7 @@ from tilescope.collectors.foreign_files import (
     lanes_trace,
     ncu_csv,
     ncu_report,
+    perfetto_trace,
     profiler_trace,
     proton,
     tritonparse,
@@ -35,8 +36,10 @@ class Format(Protocol):
 #: Every format, in the order of recognition: those with certain first bytes come first, and ncu's CSV last.
 FORMATS = cast(
     "tuple[Format, ...]",
-    (ncu_report, helion_autotune, inductor_autotune, tritonparse, proton, lanes_trace, profiler_trace, ncu_csv),
-)
+    (
+        ncu_report, perfetto_trace, helion_autotune, inductor_autotune, tritonparse, proton, lanes_trace, profiler_trace, ncu_csv,
+    ),
+)  # fmt: skip
 
 
 def known() -> str:

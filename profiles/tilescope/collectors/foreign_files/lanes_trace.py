@@ -23,6 +23,8 @@ NAME = "traces inside kernels, of Tilescope's lanes or Proton's instrumentation 
 _PROCESS, _THREAD = re.compile(r"(.*) Core(\d+) CTA(\d+)\b.*", re.DOTALL), re.compile(r"warp (\d+)\b")
 _OURS = re.compile(rb'"args":\s*\{"launch":\s*\d+,\s*"program":\s*\d+,\s*"operation":\s*\d+\}')
 _PROTONS = re.compile(rb'"pid":\s*"[^"]* Core\d+ CTA\d+')
+#: Most launches that are kept.
+_LAUNCHES = 32
 #: Kinds of operations by words in the scopes' names, which people choose.
 _KINDS = {
     records.WAIT: r"wait|barrier|sync", records.PRODUCT: r"mma|dot|gemm|product", records.COPY: r"tma|copy|async",
@@ -43,28 +45,39 @@ class _Event(Struct, gc=False):
     dur: float = 0.0
 
 
-class _Scope(NamedTuple):
+class Scope(NamedTuple):
+    """What a warp did from ``start`` to ``end``, in microseconds. Scopes may hold others."""
+
     name: str
     start: float
     end: float
 
 
+#: The scopes of each lane, which is a kernel, a launch of it, a program and a warp.
+Lanes = dict[tuple[str, int, int, int], list[Scope]]
+
+
 @bounded_reading.parser
 def read(path: Path) -> Contents:
     """Reads the trace as a case of its first kernel, which keeps the lanes. Raises Unreadable where no event is of a warp."""
-    lanes: dict[tuple[str, int, int], list[_Scope]] = {}
+    lanes: Lanes = {}
     for member, value in json_stream.members(bounded_reading.chunks(path), trace.EVENTS, _Event):
         if member == trace.DESCRIBED:
             packed = gzip.compress(b"".join(bounded_reading.chunks(path)), mtime=0)
             return _contents(trace.load(path), packed, "Tilescope (lanes)", [])
         for event in value if member == trace.EVENTS else ():
             if event and event.ph == "X" and (place := _place(event)):
-                lanes.setdefault(place, []).append(_Scope(event.name, event.ts, event.ts + max(event.dur, 0.0)))
+                lanes.setdefault(place, []).append(Scope(event.name, event.ts, event.ts + max(event.dur, 0.0)))
     if not lanes:
         raise bounded_reading.Unreadable("no event in it is of a warp: record it again")
-    found, notes = _described(lanes)
+    return of_scopes(lanes, "Proton (instrumentation)")
+
+
+def of_scopes(lanes: Lanes, tool: str, notes: Sequence[str] = ()) -> Contents:
+    """A case of the first kernel, which keeps lanes with these scopes, and notes on what it does not keep."""
+    found, more = _described(lanes)
     packed = gzip.compress(json.dumps(found, separators=(",", ":")).encode(), mtime=0)
-    return _contents(trace.of(found), packed, "Proton (instrumentation)", notes)
+    return _contents(trace.of(found), packed, tool, [*notes, *more])
 
 
 def _contents(found: trace.Trace, packed: bytes, tool: str, notes: Sequence[str]) -> Contents:
@@ -74,25 +87,28 @@ def _contents(found: trace.Trace, packed: bytes, tool: str, notes: Sequence[str]
     return Contents(tool, rows, notes=notes, artefacts=(("lanes", case, collector.SUFFIX, packed),))
 
 
-def _place(event: _Event) -> tuple[str, int, int] | None:
+def _place(event: _Event) -> tuple[str, int, int, int] | None:
     if not isinstance(event.pid, str) or not isinstance(event.tid, str):
         return None
     process, thread = _PROCESS.match(event.pid), _THREAD.match(event.tid)
-    return (process[1], int(process[3]), int(thread[1])) if process and thread else None
+    return (process[1], 0, int(process[3]), int(thread[1])) if process and thread else None
 
 
-def _described(lanes: dict[tuple[str, int, int], list[_Scope]]) -> tuple[dict[str, Any], list[str]]:
-    """The trace as Tilescope writes it, of as many programs of each kernel as it samples, and notes."""
+def _described(lanes: Lanes) -> tuple[dict[str, Any], list[str]]:
+    """The trace as Tilescope writes it, of as many programs of each launch as it samples, and notes."""
     events, launches, notes = [], [], []
-    for launch, kernel in enumerate(dict.fromkeys(place[0] for place in lanes)):
-        programs = sorted({place[1] for place in lanes if place[0] == kernel})
+    of_launches: dict[tuple[str, int], dict[tuple[int, int], list[Scope]]] = {}
+    for (kernel, number, program, warp), scopes in lanes.items():
+        of_launches.setdefault((kernel, number), {})[program, warp] = scopes
+    if len(of_launches) > _LAUNCHES:
+        notes.append(f"of {len(of_launches):,} launches the first {_LAUNCHES} are kept")
+    for launch, ((kernel, _), own) in enumerate(list(of_launches.items())[:_LAUNCHES]):
+        programs = sorted({program for program, _ in own})
         kept = programs[:: -(-len(programs) // sampling.SAMPLE)]
         if len(kept) < len(programs):
             notes.append(f"of {kernel} {len(kept)} of {len(programs):,} programs are kept")
         numbers: dict[str, int] = {}
-        for (_, program, warp), scopes in sorted(
-            item for item in lanes.items() if item[0][0] == kernel and item[0][1] in kept
-        ):
+        for (program, warp), scopes in sorted(item for item in own.items() if item[0][0] in kept):
             for name, start, end in _innermost(sorted(scopes, key=lambda scope: (scope.start, -scope.end))):
                 number = numbers.setdefault(name, len(numbers))
                 place = {"launch": launch, "program": program, "operation": number}
@@ -110,20 +126,20 @@ def _kind(name: str) -> str:
     return next((kind for kind, words in _KINDS.items() if re.search(words, name, re.IGNORECASE)), trace.ARITHMETIC)
 
 
-def _innermost(scopes: Sequence[_Scope]) -> Iterator[_Scope]:
+def _innermost(scopes: Sequence[Scope]) -> Iterator[Scope]:
     """The parts of a lane's scopes in which no inner scope is open. Scopes are in the order of their starts, outer ones first."""
-    opened: list[_Scope] = []
+    opened: list[Scope] = []
     cursor = 0.0
 
-    def until(end: float) -> Iterator[_Scope]:
+    def until(end: float) -> Iterator[Scope]:
         nonlocal cursor
         while opened and opened[-1].end <= end:
             inner = opened.pop()
             if inner.end > cursor:
-                yield _Scope(inner.name, cursor, inner.end)
+                yield Scope(inner.name, cursor, inner.end)
                 cursor = inner.end
         if opened and end > cursor:
-            yield _Scope(opened[-1].name, cursor, end)
+            yield Scope(opened[-1].name, cursor, end)
 
     for scope in scopes:
         yield from until(scope.start)

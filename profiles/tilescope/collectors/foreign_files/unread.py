@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
-_TRACE = "record a trace with torch.profiler (export_chrome_trace) and open that"
+#: What to open instead of files without launches.
+TRACE = "record a trace with torch.profiler (export_chrome_trace) and open that"
 _COUNTERS = "print them with 'ncu --csv --page raw'"
-_NSYS = f"of Nsight Systems (nsys), which counts nothing: for times {_TRACE}, and for counters {_COUNTERS}"
-_ROCPROF = f"of rocprof, for a GPU of AMD: {_TRACE}, or one of Proton's profiles"
+_NSYS = f"of Nsight Systems (nsys), which counts nothing: for times {TRACE}, and for counters {_COUNTERS}"
+_ROCPROF = f"of rocprof, for a GPU of AMD: {TRACE}, or one of Proton's profiles"
 _NSIGHT_PYTHON = f"of nsight-python, which has no grids of launches: for counters {_COUNTERS}"
 #: What a file is, by the names in its first lines: columns of CSV, of a printed table, or of JSON.
 _NAMES = tuple(
@@ -30,23 +31,17 @@ _NAMES = tuple(
             r"\bline no\b.{1,5}\bsource\b",
             f"ncu's source page, which has lines and no launches: for counters {_COUNTERS}",
         ),
-        (r"\bself cpu %.{1,80}\bself cpu\b", f"a printed table of torch.profiler: {_TRACE}"),
+        (r"\bself cpu %.{1,80}\bself cpu\b", f"a printed table of torch.profiler: {TRACE}"),
     )
 )
 #: What a file is, by its first bytes.
 _BEGINNINGS = {
-    b"SQLite format 3\x00": f"a database {_NSYS}; of rocprof: {_TRACE}",
+    b"SQLite format 3\x00": f"a database {_NSYS}; of rocprof: {TRACE}",
     **dict.fromkeys(
-        (b"\x80\x02", b"\x80\x04"), f"a pickle, as torch's memory snapshots are, without launches: {_TRACE}"
+        (b"\x80\x02", b"\x80\x04"), f"a pickle, as torch's memory snapshots are, without launches: {TRACE}"
     ),
 }
-_ENDINGS = {
-    (".nsys-rep", ".qdrep"): f"a report {_NSYS}",
-    (
-        ".pftrace",
-        ".perfetto-trace",
-    ): f"a trace of Perfetto, which Tilescope does not open: {_TRACE}; for time inside a kernel, Proton's .chrome_trace",
-}
+_ENDINGS = {(".nsys-rep", ".qdrep"): f"a report {_NSYS}"}
 #: Characters in which names are looked for: a table may follow lines of the tool.
 _BEGUN = 8192
 
