@@ -1,4 +1,4 @@
-"""Open another tool's file as a run: a trace of torch.profiler, ncu's report, Proton, tritonparse, Inductor, Helion."""
+"""Open another tool's file as a run: a trace of torch.profiler, ncu's report, Proton, Perfetto, tritonparse, Inductor, Helion."""
 
 import json
 from pathlib import Path
