@@ -42,9 +42,10 @@ class PanelDialog(layout.Part):
         if opens and not self.made:
             dialog = pmui.Dialog(
                 *self.make(), title=self.title, title_variant="h6", width_option=self.size, show_close_button=True,
-                close_on_click=True, sizing_mode="stretch_width", sx=_SX,
+                close_on_click=True, sizing_mode="stretch_width", sx=_SX, open=True,
             )  # fmt: skip
             dialog.param.watch(self._closed, "open")
+            # It is sent open: a busy browser that still makes the dialog does not hear that it opens.
             self.layout.objects, self.made = [dialog], True
             self.fill()
         for dialog in self.layout:
