@@ -23,6 +23,7 @@ from triton.runtime.autotuner import Autotuner
 
 from tilescope.collectors import check, compiler
 from tilescope.collectors.cupti import counters
+from tilescope.collectors.cupti.counters import roomy
 from tilescope.execution import cold, execute, offline
 from tilescope.execution import kernel_code as code
 from tilescope.execution.launches import Launch
@@ -350,12 +351,6 @@ def without_autotuners() -> Iterator[None]:
 
     with mock.patch.object(Autotuner, "run", chosen):
         yield
-
-
-def roomy() -> bool:
-    free, total = torch.cuda.mem_get_info()
-    cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-    return free + cached > total / 2
 
 
 def broken() -> bool:

@@ -97,7 +97,7 @@ def capture_all(
             yield case, error
             continue
         ready.setdefault(metrics, []).append(one)
-        if not _roomy() or sum(len(one.functions) for one in ready[metrics]) > _MOST:
+        if not roomy() or sum(len(one.functions) for one in ready[metrics]) > _MOST:
             for metrics in [*ready]:
                 yield from _count(ready.pop(metrics), metrics, begin)
     for metrics, together in ready.items():
@@ -133,7 +133,7 @@ def _count(
         yield one.case, None
 
 
-def _roomy() -> bool:
+def roomy() -> bool:
     """Whether half of the GPU's memory is free, or held by PyTorch for new tensors."""
     import torch  # noqa: PLC0415 - only the worker may import torch
 
