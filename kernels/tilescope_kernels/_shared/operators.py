@@ -216,7 +216,7 @@ def neighbours(x: torch.Tensor) -> torch.Tensor:
 def rows_like(x: torch.Tensor) -> torch.Tensor:
     """``torch.empty_like``, with rows of adjacent elements as ``x`` has them, though rows of ``x`` may overlap.
 
-    Of windows that overlap, as ``unfold`` makes them, PyTorch may lay out columns instead. On ``meta``, ``empty_like`` imports SymPy.
+    ``empty_like`` may lay out columns for windows that overlap, as ``unfold`` makes them. On ``meta`` it imports SymPy.
     """
     y = x.clone() if x.is_meta else torch.empty_like(x)
     return y if y.stride(-1) == 1 or y.shape[-1] == 1 else y.new_empty(x.shape)

@@ -40,7 +40,7 @@ def write_logits(logits: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bi
 
 
 def write_dx(dx: torch.Tensor, logits: torch.Tensor, weight: torch.Tensor) -> None:
-    """Write ``logits @ weight`` to ``dx``. Of two parts the smaller one comes first, so that the larger one is rounded once."""
+    """Write ``logits @ weight`` to ``dx``. It adds the smaller of two parts first, so that it rounds the larger one once."""
     first, *others = slices(weight.shape[0], dx.dtype)
     torch.mm(logits[:, first], weight[first], out=dx)
     for part in others:
