@@ -155,8 +155,7 @@ def _fused(step: Step, chain: Sequence[Entry], device: Device) -> Chain:
     rate, fastest = rates(device, moved)
     time = sum(entry.share for entry in chain)
     fair = min(max(sum(entry.least for entry in chain) / time if time else 0.0, FAIR), GOOD)
-    # Kernels that join tensors read them in one order and write in another.
-    good = FAIR if any(operator.name.endswith("::cat") for operator in operators) else GOOD
+    good = FAIR if any(_reorders(step.operator(entry.launch), entry, rate) for entry in chain) else GOOD
     outer = len({operator.outer for operator in operators}) > 1
     return Chain(
         operators[0].direction,
@@ -176,6 +175,13 @@ def _is_needed_again(before: Operator, after: Operator, trains: bool) -> bool:
     """Whether a later launch reads what one operator writes for the next: a sum in place, or what a norm's gradient needs."""
     in_place = before.name.endswith("_") and not before.name.endswith("::copy_")
     return in_place or (trains and after.direction == FORWARD and bool(_NORM.search(after.name)))
+
+
+def _reorders(operator: Operator, entry: Entry, rate: float) -> bool:
+    """Whether a kernel that does this reads in one order and writes in another: it joins tensors, or copies so, and slowly."""
+    dtypes = {dtype for dtype, shape in zip(operator.dtypes, operator.shapes, strict=False) if shape}
+    copies = operator.name == "aten::copy_" and len(dtypes) == 1
+    return operator.name.endswith("::cat") or (copies and needed(operator, entry) / rate < FAIR * entry.share)
 
 
 def _largest(operator: Operator) -> float:

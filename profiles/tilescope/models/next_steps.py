@@ -237,7 +237,7 @@ def _compile(pace: _Pace) -> Iterator[Suggestion]:
     common = chained.common([chain.module for chain in chains])
     # A list of modules is not called.
     place = common if "." in common and any(operator.module == common for operator in step.operators) else ""
-    padded = list(_padding(pace))
+    padded = list(_padding(pace, 2))
     least, saving, most = chained.total(
         [*(one.saves for one in pace.chains), *(Saves(one.least, one.saving, one.most) for one in padded)]
     )
@@ -252,12 +252,15 @@ def _compile(pace: _Pace) -> Iterator[Suggestion]:
         unsure = ", and makes convolutions and their norms faster or slower"
         # At most, convolutions reach their roofs.
         most += sum(entry.above for entry in convolutions)
-    # A module that reads a value of the GPU is left uncompiled around it.
-    if read := next((stop for stop in step.stops if stop.module and _READ.search(stop.operator)), None):
-        unsure = f", but for code around {read.operator.removeprefix('aten::')} at {read.site or pattern(read.module)}"
+    # The code is compiled anew where such a value changes it.
+    read = next((stop for stop in step.stops if stop.module and _READ.search(stop.operator)), None)
+    if read:
+        unsure = (
+            f", once {read.operator.removeprefix('aten::')} is gone{_at(read.site or pattern(read.module))}{unsure}"
+        )
     least, most = 0.0 if unsure else least, most + pace.waits
     text = f"Compile {place or 'the model'} (torch.compile), {fuses}{unsure}"
-    yield Suggestion("compile", text, least, saving, most, place, fewer)
+    yield Suggestion("edit" if read else "compile", text, least, saving, most, place, fewer)
     left = 1 - fewer / len(ledger.entries)
     if pace.cpu * left > ledger.busy - saving and pace.loop and not read:
         # The optimizer is not part of the model's graphs.
@@ -331,8 +334,11 @@ def _tf32(pace: _Pace) -> Iterator[Suggestion]:
         yield Suggestion("dtype", text, *chained.total(saves))
 
 
-def _padding(pace: _Pace) -> Iterator[Suggestion]:
-    """16-bit products whose inner sizes are no multiple of 8, against the rate of the step's other products."""
+def _padding(pace: _Pace, aligned: int = _ALIGNED) -> Iterator[Suggestion]:
+    """16-bit products whose inner sizes are no multiple of 8, against the rate of the step's other products.
+
+    Where a copy must pad them, only odd sizes gain: asynchronous copies take 4 bytes at least.
+    """
     even, odd = list[float](), list[tuple[Entry, Operator, float]]()
     for entry, operator in pace.launches:
         if (
@@ -342,7 +348,7 @@ def _padding(pace: _Pace) -> Iterator[Suggestion]:
             and entry.share
         ):
             work = operator.flops * entry.launch.part
-            if any(shape[-1] % _ALIGNED or shape[-2] % _ALIGNED for shape in operator.shapes if len(shape) > 1):
+            if any(shape[-1] % aligned or shape[-2] % aligned for shape in operator.shapes if len(shape) > 1):
                 odd.append((entry, operator, work))
             else:
                 even.append(work / entry.share)
@@ -353,7 +359,8 @@ def _padding(pace: _Pace) -> Iterator[Suggestion]:
     slow = min(usual, rate.value * FAIR)
     by_shape: dict[tuple[tuple[int, ...], ...], list[Saves]] = {}
     for entry, operator, work in odd:
-        saves = Saves(max(entry.share - work / slow, 0.0), entry.share - work / usual, entry.share - entry.least)
+        most = entry.share - entry.least
+        saves = Saves(max(entry.share - work / slow, 0.0), min(entry.share - work / usual, most), most)
         by_shape.setdefault(operator.shapes, []).append(saves)
     for shapes, found in by_shape.items():
         sizes = " by ".join("×".join(map(str, shape)) for shape in shapes if len(shape) > 1)
