@@ -193,6 +193,16 @@ def test_joined_tensors_reach_half_of_the_roof():
     assert found.saving == pytest.approx(40 * US - 48e6 / 4.8e12 / 0.5)
 
 
+@pytest.mark.parametrize(("kernel", "said"), [("sm80_xmma_fprop_f32f32", True), ("sm80_xmma_fprop_tf32f32", False)])
+def test_call_that_multiplies_as_tf32_wants_none_for_its_transposes(kernel, said):
+    convolution = dataclasses.replace(
+        ADD, name="aten::cudnn_convolution", outer="aten::conv2d", dtypes=("float",) * 2, flops=2.0 * 4096**3
+    )
+    transposes, multiplies = launch(0, 2000, name="nchwToNhwcKernel"), launch(2000, 2000, name=kernel)
+    of = Step((transposes, multiplies), (convolution,), 4000 * US)
+    assert ("dtype" in {one.kind for one in next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)}) == said
+
+
 @pytest.mark.parametrize(("columns", "pads"), [(4095, True), (4092, False)])
 def test_compile_gains_by_padding_odd_sizes_alone(columns, pads):
     odd = dataclasses.replace(

@@ -317,9 +317,20 @@ def _optimizer(pace: _Pace) -> Iterator[Suggestion]:
 def _tf32(pace: _Pace) -> Iterator[Suggestion]:
     rate = roofs.roof(pace.device, "tf32")
     saves = list[Saves]()
-    for entry, operator in pace.launches if rate else ():
-        slow = operator.flops and operator.dtypes and ledgers.pipe(operator.dtypes, entry.launch.name) == "fp32"
-        if rate and slow and not entry.launch.counted.get("tensor_ops_tf32"):
+    products = [
+        (entry, operator)
+        for entry, operator in pace.launches
+        if operator.flops and operator.dtypes and entry.launch.kind == KERNEL
+    ]
+    # A call that multiplies as TF32 also transposes and adds.
+    quick = {
+        entry.launch.operator
+        for entry, operator in products
+        if entry.launch.counted.get("tensor_ops_tf32") or ledgers.pipe(operator.dtypes, entry.launch.name) == "tf32"
+    }
+    for entry, operator in products if rate else ():
+        slow = ledgers.pipe(operator.dtypes, "") == "fp32" and entry.launch.operator not in quick
+        if rate and slow:
             seconds = (operator.flops or 0.0) * entry.launch.part / rate.value
             moved = (operator.bytes_needed or 0.0) * entry.launch.part
             usual, fastest = chained.rates(pace.device, moved)
