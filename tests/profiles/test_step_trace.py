@@ -324,13 +324,14 @@ def test_passes_time_and_trace_the_steps_of_a_program(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setenv("TEARDOWN_CUPTI", "")
     monkeypatch.delenv("TEARDOWN_CUPTI")
-    asked, net = [], torch.nn.Linear(4, 4)
-    passes = Passes(asked.append, count=False)
+    asked, told, net = [], [], torch.nn.Linear(4, 4)
+    passes = Passes(asked.append, count=False, tell=told.append)
     while not passes.done:
         passes.begin("calls of Linear")
         net(torch.ones(2, 4))
     measured = passes.measured
     assert (measured.plain, asked, passes.missing) == (pytest.approx(7e-3), [True, False], "")
+    assert told == ["timing the step", "tracing the step"]
     assert measured.trace.count(b'"tilescope.step#') == 5
     assert b"test_step_trace.py" in measured.stacks
     assert os.environ["TEARDOWN_CUPTI"] == "1"  # else each later launch is slower

@@ -58,6 +58,7 @@ class Passes:
     """A program that calls ``begin`` at the beginning of each of its steps is measured. ``done`` says that nothing is left.
 
     ``annotate`` is called with True before the traced steps, and with False after them. ``then`` goes on with the steps that follow.
+    ``tell`` is called with what is being done.
     """
 
     def __init__(
@@ -66,10 +67,11 @@ class Passes:
         *,
         count: bool = True,
         then: Callable[[Measured], Generator[None]] | None = None,
+        tell: Callable[[str], None] = lambda doing: None,
     ) -> None:
         self.measured = Measured()
         self.done = False
-        self._annotate, self._count, self._then = annotate, count, then
+        self._annotate, self._count, self._then, self._tell = annotate, count, then, tell
         self._script: Generator[None] | None = None
 
     def begin(self, found: str = "") -> None:
@@ -104,10 +106,13 @@ class Passes:
         for _ in range(WARMUP):
             yield
         with alone():
+            self._tell("timing the step")
             paces = list[float]()
             self.measured.plain = yield from timed(paces)
             if self._count:
+                self._tell("counting the step's launches")
                 yield from self._counters()
+            self._tell("tracing the step")
             yield from self._trace()
             # The CPU is slower in a program's first steps: a later time is nearer to those that follow.
             self.measured.plain = min(self.measured.plain, (yield from timed(paces)))

@@ -340,8 +340,8 @@ def _tf32(pace: _Pace) -> Iterator[Suggestion]:
             quickest = max(seconds, moved / fastest)
             saves.append(Saves(*(max(entry.share - takes, 0.0) for takes in (fair, good, quickest))))
     if saves:
-        products = units.several(len(saves), "fp32 product")
-        text = f"Let {products} use TF32, not the CUDA cores (torch.set_float32_matmul_precision('high'))"
+        several = units.several(len(saves), "fp32 product")
+        text = f"Let {several} use TF32, not the CUDA cores (torch.set_float32_matmul_precision('high'))"
         yield Suggestion("dtype", text, *chained.total(saves))
 
 

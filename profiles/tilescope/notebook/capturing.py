@@ -72,7 +72,7 @@ class Capture:
         if on_this:
             self._stack.enter_context(recording.on_gpu(self._recorder, ahead.compile_ahead))
         else:
-            telling = live_progress.Telling()
+            telling = live_progress.Telling("interpreted what was launched")
             self._stack.callback(telling.close)
             without = recording.without_gpu(
                 self._recorder, self.target, self.limit, telling, not_finite=self._not_finite

@@ -20,9 +20,10 @@ def progress() -> Progress:
 
 
 class Telling:
-    """Shows the progress of interpreting, from its first message on."""
+    """Shows what is being done, from its first message on, and that it was ``done`` at its end."""
 
-    def __init__(self) -> None:
+    def __init__(self, done: str) -> None:
+        self._done = done
         self._shown: Progress | None = None
 
     def __call__(self, doing: str) -> None:
@@ -32,7 +33,7 @@ class Telling:
 
     def close(self) -> None:
         if self._shown is not None:
-            self._shown.ended = self._shown.doing = "interpreted what was launched"
+            self._shown.ended = self._shown.doing = self._done
             self._shown.show({})
 
 

@@ -25,7 +25,7 @@ from tilescope.collectors.ncu import counters
 from tilescope.files.bounded_reading import one_line
 from tilescope.hardware import device
 from tilescope.models import ledger, next_steps, step_problems, step_text, terminal
-from tilescope.notebook import script_running
+from tilescope.notebook import live_progress, script_running
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs import device_roofs, steps, store
 from tilescope.runs.store import RunWriter
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 #: The function of a script that is its step, where the script makes too few steps.
 FUNCTION = "step"
+_DONE = "the measurement has ended"
 _EARLY = "the script ended before it was measured: let it make more steps"
 _NO_STEPS = (
     "no step was found: a step is one loop of a training program, from one optimizer.step() to the next, or a call of a module; "
@@ -91,9 +92,12 @@ def profile_model(
     folder = _ready(runs_dir)
     from tilescope.captures import step_boundaries, step_passes  # noqa: PLC0415 - they import torch
 
-    program, trials = step_boundaries.Boundaries(lambda found: None), Trials(tries)
-    passes = step_passes.Passes(lambda on: setattr(program, "annotating", on), then=lambda of: trials.made(of, program))
-    with program.watched():
+    telling = live_progress.Telling(_DONE)
+    program, trials = step_boundaries.Boundaries(lambda found: None), Trials(tries, telling)
+    passes = step_passes.Passes(
+        lambda on: setattr(program, "annotating", on), then=lambda of: trials.made(of, program), tell=telling
+    )
+    with contextlib.closing(telling), program.watched():
         measured = step_passes.of_calls(step, passes, program)
     return kept(measured, title or f"a step of {getattr(step, '__name__', 'a model')}", folder, trials)
 
@@ -113,11 +117,14 @@ def profile_script(
     folder = _ready(runs_dir)
     from tilescope.captures import step_boundaries, step_passes  # noqa: PLC0415 - they import torch
 
-    trials = Trials(tries)
+    telling = live_progress.Telling(_DONE)
+    trials = Trials(tries, telling)
 
     def made() -> step_passes.Passes:
         return step_passes.Passes(
-            lambda on: setattr(boundaries, "annotating", on), then=lambda of: trials.made(of, boundaries)
+            lambda on: setattr(boundaries, "annotating", on),
+            then=lambda of: trials.made(of, boundaries),
+            tell=telling,
         )
 
     passes = made()
@@ -138,7 +145,7 @@ def profile_script(
             by_itself.append(step_passes.of_calls(step, made(), boundaries))
 
     ended = ""
-    with contextlib.suppress(_MeasuredError):
+    with contextlib.closing(telling), contextlib.suppress(_MeasuredError):
         ended = script_running.run_script(script, arguments, boundaries.watched(), then)
     passes.close()
     if ended:
@@ -153,8 +160,8 @@ def profile_script(
 class Trials:
     """The suggestions of a step with these numbers, tried one after the other. Raises ValueError for a number below 1."""
 
-    def __init__(self, numbers: Sequence[int] = ()) -> None:
-        self._numbers, self.tried = tuple(dict.fromkeys(numbers)), list[Tried]()
+    def __init__(self, numbers: Sequence[int] = (), tell: Callable[[str], None] = lambda doing: None) -> None:
+        self._numbers, self.tried, self._tell = tuple(dict.fromkeys(numbers)), list[Tried](), tell
         if any(number < 1 for number in numbers):
             raise ValueError("suggestions are numbered from 1")
 
@@ -177,6 +184,7 @@ class Trials:
         ]
         for place, number in enumerate(self._numbers):
             if one := known.get(number):
+                self._tell(f"trying suggestion {number}: {one.text}")
                 result = yield from trying.tried(one.kind, one.place, program)
                 if result.plain and step.plain:
                     # A profiler that has ended still slows the CPU.
