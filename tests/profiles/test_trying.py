@@ -149,6 +149,28 @@ def test_time_that_passes_is_not_won(monkeypatch):
     assert "won nothing" in step_text.trial(Program().run("nothing", time=faster))
 
 
+class Balanced(nn.Module):
+    """Has a parameter whose gradient is nothing but rounding."""
+
+    def __init__(self):
+        super().__init__()
+        self.net, self.balanced, self.sign = nn.Linear(8, 2), nn.Parameter(torch.ones(2)), 1e-9
+
+    def forward(self, x):
+        return self.net(x) + self.sign * self.balanced
+
+
+def test_rounding_that_turns_an_update_is_no_fault_of_compiled_code(monkeypatch):
+    def turned(program, place, undo):
+        (module,) = program.modules.values()
+        undo.callback(setattr, module, "sign", module.sign)
+        module.sign = -module.sign
+
+    monkeypatch.setitem(trying.CHANGES, "graph", turned)
+    found = Program(net=Balanced()).run("graph")
+    assert found.why == "" and found.difference <= found.limit
+
+
 def halved(program, place, undo):
     """A change that is wrong."""
     (module,) = program.modules.values()
