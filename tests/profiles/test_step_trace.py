@@ -380,7 +380,7 @@ def test_passes_too_few_steps_say_how_many_are_needed():
     for _ in range(3):
         passes.begin("calls of Net")
     passes.close()
-    assert "it made 3 steps, and about 18 are needed" in passes.missing
+    assert "it made 3 steps, and about 30 are needed" in passes.missing
     assert passes.done
 
 

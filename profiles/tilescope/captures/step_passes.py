@@ -25,8 +25,10 @@ from tilescope.hardware import device, gpu_lock
 if TYPE_CHECKING:
     from tilescope.captures.step_boundaries import Boundaries
 
-#: Steps that warm up, that are timed without a profiler, and that are traced. The first traced one starts the profiler up.
-WARMUP, PLAIN, TRACED = 3, 5, 4
+#: Steps that warm up, that are timed without a profiler, and that are traced.
+WARMUP, PLAIN, TRACED = 3, 5, 5
+#: Steps before the traced ones, and seconds of them, after which a GPU at its power limit has the clock that it keeps.
+_SETTLES, _SETTLED = 8, 0.5
 #: Metrics of tensor operations that are counted beside CUPTI's first pass.
 _MORE = ("tensor_ops_tf32", "tensor_ops_fp8", "tensor_ops_fp16")
 
@@ -98,7 +100,7 @@ class Passes:
         """Says what is not measured yet; empty once everything is."""
         if self.measured.trace:
             return ""
-        needed = WARMUP + PLAIN + TRACED + 6
+        needed = WARMUP + 2 * PLAIN + _SETTLES + TRACED + 4
         return f"it made {self.measured.steps} steps, and about {needed} are needed to warm up, count and trace"
 
     def _measure(self) -> Generator[None]:
@@ -177,7 +179,7 @@ class Passes:
         torch.cuda.synchronize()
         begun = time.perf_counter()
         self._annotate(True)
-        self.measured.trace = yield from self._traced(TRACED + 1, with_stack=False)
+        self.measured.trace = yield from self._traced(TRACED, with_stack=False)
         self._annotate(False)
         self.measured.seconds["trace in all"] = time.perf_counter() - begun
         begun = time.perf_counter()
@@ -187,13 +189,24 @@ class Passes:
         self.measured.seconds["stacks in all"] = time.perf_counter() - begun
 
     def _traced(self, steps: int, *, with_stack: bool) -> Generator[None, None, bytes]:
-        """The trace of the next steps."""
+        """The trace of the next steps, after those with which the profiler starts up and the GPU's clock settles."""
         import torch  # noqa: PLC0415 - the program has imported it
-        from torch.autograd.profiler import profile, record_function  # noqa: PLC0415
+        from torch.autograd.profiler import record_function  # noqa: PLC0415
+        from torch.profiler import ProfilerAction, profile  # noqa: PLC0415
 
+        # Ranks of one program make equally many steps.
+        begun, settling = time.perf_counter(), 1 if with_stack or _of_ranks() else _SETTLES
+        settled = False
         with profile(
-            use_device="cuda", use_kineto=True, record_shapes=not with_stack, with_stack=with_stack
-        ) as profiler:
+            schedule=lambda number: ProfilerAction.RECORD if settled else ProfilerAction.WARMUP,
+            record_shapes=not with_stack, with_stack=with_stack,
+        ) as profiler:  # fmt: skip
+            for number in range(1, settling + 1):
+                yield
+                settled = number == settling or time.perf_counter() - begun >= _SETTLED
+                profiler.step()
+                if settled:
+                    break
             for number in range(steps):
                 started = time.perf_counter()
                 with record_function(f"{STEP}{number}"):

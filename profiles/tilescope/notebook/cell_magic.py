@@ -88,7 +88,7 @@ async def _show(watch: Watch) -> None:
 def run_cell(shell: Any, line: str, cell: str) -> Profile | None:
     """The finished run; None where the cell failed before it launched anything, which IPython has reported.
 
-    After ``model`` the cell is one step of a model, and is run about 20 times.
+    After ``model`` the cell is one step of a model, and is run about 30 times.
     """
     if line.split() == ["model"]:
         program = compile(shell.transform_cell(cell), "<cell>", "exec")

@@ -84,7 +84,7 @@ class ModelProfile(Profile):
 def profile_model(
     step: Callable[[], Any], *, title: str = "", runs_dir: Path | str | None = None, tries: Sequence[int] = ()
 ) -> ModelProfile:
-    """Measures ``step``, a function without arguments that makes one training or inference step, which is called about 20 times.
+    """Measures ``step``, a function without arguments that makes one training or inference step, which is called about 30 times.
 
     The suggestions with the numbers ``tries`` are applied one after the other, where that needs no edit: their results are compared
     with the plain step's, and the time that each won with its prediction. Raises ValueError, in one line, where there is no GPU.
