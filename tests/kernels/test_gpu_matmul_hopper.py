@@ -28,7 +28,7 @@ def test_against_fp64(extents, tiling):
         for other in (b, b.T.contiguous().T):
             found = [torch.full((m, n), float("nan"), device="cuda", dtype=dtype) for _ in range(2)]
             for c in found:
-                matmul_hopper.write_product(one, other, c, tiling)
+                matmul_hopper.writer(one, other, c, tiling)(one, other, c)
             assert relative_error(found[0], one.double() @ other.double()) <= DTYPES[dtype]
             assert torch.equal(*found)
 
@@ -44,7 +44,7 @@ def test_fp8_against_fp64(extents, tiling):
     for scales in ((one, 2 * one), (rows, columns)):
         for dtype, tolerance in DTYPES.items():
             c = torch.full((m, n), float("nan"), device="cuda", dtype=dtype)
-            matmul_hopper.write_product(a, b.T, c, tiling, scales)
+            matmul_hopper.writer(a, b.T, c, tiling, scales)(a, b.T, c)
             expected = (a.double() @ b.double().T) * scales[0].double() * scales[1].double()
             assert relative_error(c, expected) <= tolerance + 1e-3  # tensor cores add FP8 products up with 14 bits
 
@@ -56,14 +56,14 @@ def test_operands_whose_rows_do_not_start_at_sectors_are_copied(dtype):
         a, b = draw(m, k, dtype=dtype), draw(k, n, dtype=dtype, seed=1)
         for one, other in ((a, b), (a.T.contiguous().T, b.T.contiguous().T)):
             c = torch.full((m, n), float("nan"), device="cuda", dtype=dtype)
-            matmul_hopper.write_product(one, other, c, copied)
+            matmul_hopper.writer(one, other, c, copied)(one, other, c)
             assert relative_error(c, one.double() @ other.double()) <= DTYPES[dtype]
     a, b = draw(5000, 1000, dtype=dtype), draw(1000, 5000, dtype=dtype, seed=1)
     tilings = [tiling(Product.of(a, b), aligned_c) for aligned_c in (True, False)]
     assert all(each.copies for each in tilings)
     for each in tilings:
         c = torch.empty(5000, 5000, device="cuda", dtype=dtype)
-        matmul_hopper.write_product(a, b, c, each)
+        matmul_hopper.writer(a, b, c, each)(a, b, c)
         assert relative_error(c, a.double() @ b.double()) <= DTYPES[dtype]
 
 

@@ -194,7 +194,8 @@ def test_lora_of_few_rows_has_a_tile_for_every_sm():
 def pairs(tiling, *, turned_a=False, turned_b=False, dtype=torch.bfloat16):
     """The kernel for pairs of SMs with this tiling."""
     a, b = matrix(1504, 1504, dtype, turned_a), matrix(1504, 1504, dtype, turned_b)
-    return compiled(lambda: matmul_pairs.write_product(a, b, matrix(1504, 1504, dtype), tiling))
+    c = matrix(1504, 1504, dtype)
+    return compiled(lambda: matmul_pairs.writer(a, b, c, tiling)(a, b, c))
 
 
 @PAIRS_OF_SMS
@@ -268,6 +269,7 @@ def test_plans_result_that_tma_cannot_write_has_tiles_of_one_sm():
     module, chosen = choice(a, b)
     assert module is matmul_pairs and choice(a, b[:, 4:])[0] is not matmul_pairs
     for stride, name in ((3000, "matmul_pairs_kernel"), (3001, "matmul_hopper_kernel")):
+        c = matrix(3000, 3000, stride=stride)
         with launches.catch() as seen:
-            matmul_pairs.write_product(a, b, matrix(3000, 3000, stride=stride), chosen)
+            matmul_pairs.writer(a, b, c, chosen)(a, b, c)
         assert [launch.name for launch in seen if launch.name.startswith("matmul")] == [name]

@@ -1,6 +1,6 @@
 """Host-side TMA descriptors, most of them of matrices, for kernels in Triton and in Gluon.
 
-They are built without the checks of their classes, which take longer than a launch. The callers guarantee what is checked.
+A ``Form`` makes them. The callers guarantee what their classes check.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import torch
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 from triton.tools.tensor_descriptor import TensorDescriptor
+
+from tilescope_kernels._shared.plans import Form
 
 _GLUON = {
     torch.bfloat16: gl.bfloat16,
@@ -26,23 +28,16 @@ def _layout(rows: int, wide: int, dtype: torch.dtype) -> gl.NVMMASharedLayout:
     return gl.NVMMASharedLayout.get_default_for([rows, wide], _GLUON[dtype])
 
 
-def unchecked(kind: type, base: Any, shape: Any, strides: Any, block: Any, **more: Any) -> Any:
-    """A descriptor without the checks of its class."""
-    descriptor = object.__new__(kind)
-    descriptor.__dict__.update(base=base, shape=shape, strides=strides, block_shape=block, padding="zero", **more)
-    return descriptor
-
-
-def _filled(kind: type, matrix: torch.Tensor, rows: int, wide: int, turned: bool, **more: Any) -> Any:
+def _filled(kind: type, matrix: torch.Tensor, rows: int, wide: int, turned: bool, **more: Any) -> Form:
     # The inner stride is set to 1: PyTorch may give a single column any stride.
     strides, shape, block = [matrix.stride(int(turned)), 1], list(matrix.shape), [rows, wide]
     if turned:
         shape, block = shape[::-1], block[::-1]
-    return unchecked(kind, matrix, shape, strides, block, **more)
+    return Form(kind, shape, strides, block, **more)
 
 
-def tiles(matrix: torch.Tensor, rows: int, wide: int, turned: bool = False) -> TensorDescriptor:
-    """A descriptor of (rows, wide) tiles of a matrix with 16-byte aligned rows.
+def tiles(matrix: torch.Tensor, rows: int, wide: int, turned: bool = False) -> Form:
+    """The form of descriptors of (rows, wide) tiles of matrices like this one, with 16-byte aligned rows.
 
     ``turned``: the matrix is column-major with 16-byte aligned columns, and the descriptor is of (wide, rows) tiles of its transpose.
     """
@@ -51,7 +46,7 @@ def tiles(matrix: torch.Tensor, rows: int, wide: int, turned: bool = False) -> T
 
 def gluon_tiles(
     matrix: torch.Tensor, rows: int, wide: int, turned: bool = False, layout: gl.NVMMASharedLayout | None = None
-) -> GluonDescriptor:
+) -> Form:
     """As ``tiles``, for a kernel in Gluon, with the swizzled shared-memory layout that wgmma reads unless ``layout`` is given."""
     shape = (wide, rows) if turned else (rows, wide)
     return _filled(GluonDescriptor, matrix, rows, wide, turned, layout=layout or _layout(*shape, matrix.dtype))

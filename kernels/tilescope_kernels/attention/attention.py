@@ -8,8 +8,9 @@ deterministic: atomic additions are of integers only. ``flash`` serves every GPU
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from tilescope_kernels._shared import checks
 from tilescope_kernels._shared.launching import capability, cdiv, gluon_capability, launch
 from tilescope_kernels._shared.operators import neighbours, operator, pack, rows_like, wants_grad
+from tilescope_kernels._shared.plans import Form, Write, planned
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention import attention_configs as configs
 from tilescope_kernels.attention.attention_configs import checked_scale, lse_shape, padded, scale_of_scores
@@ -49,11 +51,10 @@ def _specializes(*tensors: torch.Tensor) -> bool:
     return 32 < tensors[0].shape[3] <= _MOST and gluon_capability(tensors[0]) == 90 and _tma_serves(*tensors)
 
 
-def _tiles(tensor: torch.Tensor, rows: int, tma: int) -> TensorDescriptor | None:
-    """TMA descriptor of a tensor (batch, heads, rows, columns) with ``rows`` rows a tile. None unless ``tma``."""
-    if not tma:
-        return None
-    return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [1, 1, rows, padded(tensor.shape[3])])
+def _tiles(tensor: torch.Tensor, rows: int, tma: int) -> Form | None:
+    """Form of TMA descriptors of tensors (batch, heads, rows, columns) with ``rows`` rows a tile. None unless ``tma``."""
+    block = [1, 1, rows, padded(tensor.shape[3])]
+    return Form(TensorDescriptor, list(tensor.shape), list(tensor.stride()), block) if tma else None
 
 
 @operator(
@@ -73,19 +74,34 @@ def _attention(
     Beside a mask of numbers the log-sum-exp is in two parts, as ``flash`` says. ``mask`` has the shape of the scores (batch,
     heads, queries, keys) and any strides.
     """
-    (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     o = rows_like(q)
     lse = q.new_empty(lse_shape(q, mask) if save else 0, dtype=torch.float32)
-    plain = mask is None and window is None
-    if o.numel() == 0 or keys == 0:
+    if o.numel() == 0 or k.shape[2] == 0:
         # The output of a query that sees no key is 0.
         return o.zero_(), lse.zero_()
+    given = causal, scale, save, config, window
+    plan = functools.partial(_writer, o, q, k, v, mask, *given)
+    write: Write = planned(_PLANS, plan, (q, k, v), *given) if mask is None else plan()
+    write(o, lse if save else None, q, k, v)
+    return o, lse
+
+
+#: What writes the output: planning that takes longer than many launches.
+_PLANS: dict[Hashable, Write] = {}
+
+
+def _writer(
+    o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, causal: bool, scale: float,
+    save: bool, config: str, window: int | None,
+) -> Write:  # fmt: skip
+    """What writes the attention of tensors like these, with this mask."""
+    (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
+    plain = mask is None and window is None
     score_scale = scale_of_scores(scale, mask)
     if not config and plain and configs.decode_serves(queries, keys, causal, save):
         from tilescope_kernels.attention.decode import decode  # noqa: PLC0415
 
-        decode(o, q, k, v, score_scale)
-        return o, lse
+        return lambda o, _, q, k, v: decode(o, q, k, v, score_scale)
     # The kernels for Hopper scale hidden scores too: -inf * 0 would be NaN.
     specializes = plain and score_scale >= _LEAST_SCALE and _specializes(o, q, k, v)
     chosen = configs.chosen_config(q, causal, config, mask is not None, specializes)
@@ -95,27 +111,30 @@ def _attention(
             raise ValueError(
                 f"config has {name}=1, which these operands or this GPU do not allow: use one with {name}=0"
             )
-    asked = lse if save else None
+    known = o, q, k, v, causal, score_scale, chosen
     if chosen["SPECIALIZED"] and m == configs.SHARED_QUERIES:
-        from tilescope_kernels.attention.hopper_few import attend_few  # noqa: PLC0415
+        from tilescope_kernels.attention import hopper_few  # noqa: PLC0415
 
-        attend_few(o, asked, q, k, v, causal, score_scale, chosen)
-    elif chosen["SPECIALIZED"]:
-        from tilescope_kernels.attention.hopper import attend  # noqa: PLC0415
+        return hopper_few.writer(*known)
+    if chosen["SPECIALIZED"]:
+        from tilescope_kernels.attention import hopper  # noqa: PLC0415
 
-        attend(o, asked, q, k, v, causal, score_scale, chosen)
-    else:
-        from tilescope_kernels.attention import flash  # noqa: PLC0415
+        return hopper.writer(*known)
+    from tilescope_kernels.attention import flash  # noqa: PLC0415
 
-        launch(
-            flash.attention_kernel, (cdiv(queries, m) * batch * heads,),
-            o, asked, q, k, v, _tiles(q, m, tma), _tiles(k, n, tma), _tiles(v, n, tma),
-            *(t.stride()[:3] for t in (o, q, k, v)), heads, queries, keys, score_scale, mask,
-            None if mask is None else mask.stride(), window,
-            EVEN=keys % n == 0, BLOCK_M=m, BLOCK_N=n, GROUP=heads // kv_heads, COLUMNS=columns, CAUSAL=causal,
-            num_warps=chosen["num_warps"], num_stages=chosen["num_stages"], FAR=is_far(*(t.stride(2) for t in (o, q, k, v))),
-        )  # fmt: skip
-    return o, lse
+    q_tiles, k_tiles, v_tiles = _tiles(q, m, tma), _tiles(k, n, tma), _tiles(v, n, tma)
+    grid, strides = (cdiv(queries, m) * batch * heads,), [t.stride()[:3] for t in (o, q, k, v)]
+    numbers = *strides, heads, queries, keys, score_scale, mask, None if mask is None else mask.stride(), window
+    constants = {
+        "EVEN": keys % n == 0, "BLOCK_M": m, "BLOCK_N": n, "GROUP": heads // kv_heads, "COLUMNS": columns, "CAUSAL": causal,
+        "num_warps": chosen["num_warps"], "num_stages": chosen["num_stages"], "FAR": is_far(*(t.stride(2) for t in (o, q, k, v))),
+    }  # fmt: skip
+
+    def write(o: torch.Tensor, lse: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+        loaded = q_tiles and q_tiles.of(q), k_tiles and k_tiles.of(k), v_tiles and v_tiles.of(v)
+        launch(flash.attention_kernel, grid, o, lse, q, k, v, *loaded, *numbers, **constants)
+
+    return write
 
 
 @operator("attention_backward", fake=lambda _, *qkv: tuple(map(rows_like, qkv[:3])))
@@ -159,8 +178,9 @@ def _attention_backward(
     kv_options, q_options = (
         {"num_warps": chosen[f"{loop}_WARPS"], "num_stages": chosen[f"{loop}_STAGES"]} for loop in ("KV", "Q")
     )
-    do_tiles, q_tiles = _tiles(do, kv_m, tma), _tiles(q, kv_m, tma)
-    k_tiles, v_tiles = _tiles(k, q_n, tma), _tiles(v, q_n, tma)
+    do_tiles, q_tiles, k_tiles, v_tiles = (
+        (form := _tiles(t, rows, tma)) and form.of(t) for t, rows in ((do, kv_m), (q, kv_m), (k, q_n), (v, q_n))
+    )
     dq_strides, dk_strides, dv_strides, *strides = (t.stride()[:3] for t in (dq, dk, dv, do, q, k, v))
     launch(
         flash.attention_backward_kv_kernel, (kv_programs,),

@@ -23,8 +23,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from tilescope_kernels._shared.descriptors import unchecked
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2
+from tilescope_kernels._shared.plans import Form, Write
 from tilescope_kernels.attention.attention_configs import padded
 
 #: Queries per warpgroup, the M of a wgmma instruction, and per program with two and with three warpgroups.
@@ -57,13 +57,13 @@ def _shared(rows: int, columns: int, dtype: torch.dtype) -> tuple[list[int], gl.
     return block, gl.NVMMASharedLayout.get_default_for(block, kind)
 
 
-def tiles(tensor: torch.Tensor, rows: int = _ROWS.value) -> TensorDescriptor:
-    """TMA descriptor of a 16-bit tensor (batch, heads, rows, columns), with tiles (1, 1, rows, padded columns); 64 rows for a warpgroup.
+def tiles(tensor: torch.Tensor, rows: int = _ROWS.value) -> Form:
+    """Form of TMA descriptors of 16-bit tensors (batch, heads, rows, columns), with tiles (1, 1, rows, padded columns); 64 rows for a warpgroup.
 
     Loads fill the padding with zeros, stores skip it.
     """
     block, layout = _shared(rows, tensor.shape[3], tensor.dtype)
-    return unchecked(TensorDescriptor, tensor, list(tensor.shape), list(tensor.stride()), block, layout=layout)
+    return Form(TensorDescriptor, list(tensor.shape), list(tensor.stride()), block, layout=layout)
 
 
 @gluon.jit
@@ -333,11 +333,10 @@ def attention_hopper_kernel(
         )  # fmt: skip
 
 
-def attend(
-    o: torch.Tensor, lse: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool,
-    score_scale: float, config: Mapping[str, int],
-) -> None:  # fmt: skip
-    """Write the output and, unless it is None, ``lse``. TMA must be able to load the others."""
+def writer(
+    o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, score_scale: float, config: Mapping[str, int]
+) -> Write:  # fmt: skip
+    """What writes the output and, unless it is None, ``lse``, of tensors like these. TMA must be able to load them."""
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     m, n, group = config["BLOCK_M"], config["BLOCK_N"], heads // kv_heads
     # One program an SM takes tiles in turn, which is faster than one program a tile.
@@ -349,9 +348,15 @@ def attend(
         # waves of different lengths: there as many heads run together as L2 holds.
         heads_of_keys = _L2 // (4 * keys * columns) if more else multiprocessors(q) // 4
         together = max(1, heads_of_keys) * group
-    launch(
-        attention_hopper_kernel, (programs,),
-        tiles(o), lse, tiles(q), tiles(k, n), tiles(v, n), batch * heads, heads, queries, keys, together, score_scale,
-        GROUP=group, COLUMNS=next_power_of_2(columns), CAUSAL=causal, BLOCK=n, STAGES=config["num_stages"], WARPGROUPS=3 if more else 2,
-        num_warps=config["num_warps"],
-    )  # fmt: skip
+    o_tiles, q_tiles, k_tiles, v_tiles = tiles(o), tiles(q), tiles(k, n), tiles(v, n)
+    numbers = batch * heads, heads, queries, keys, together, score_scale
+    constants = {
+        "GROUP": group, "COLUMNS": next_power_of_2(columns), "CAUSAL": causal, "BLOCK": n, "STAGES": config["num_stages"],
+        "WARPGROUPS": 3 if more else 2, "num_warps": config["num_warps"],
+    }  # fmt: skip
+
+    def write(o: torch.Tensor, lse: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+        loaded = q_tiles.of(q), k_tiles.of(k), v_tiles.of(v)
+        launch(attention_hopper_kernel, (programs,), o_tiles.of(o), lse, *loaded, *numbers, **constants)
+
+    return write

@@ -20,6 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2
+from tilescope_kernels._shared.plans import Write
 from tilescope_kernels.attention.hopper import _rescaled, _score, _sums, _weigh, lines, tiles
 
 #: Queries of a program.
@@ -187,18 +188,23 @@ def attention_few_hopper_kernel(
     )  # fmt: skip
 
 
-def attend_few(
-    o: torch.Tensor, lse: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool,
-    score_scale: float, config: Mapping[str, int],
-) -> None:  # fmt: skip
-    """Write the output and, unless it is None, ``lse``. TMA must be able to load the others."""
+def writer(
+    o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, score_scale: float, config: Mapping[str, int]
+) -> Write:  # fmt: skip
+    """What writes the output and, unless it is None, ``lse``, of tensors like these. TMA must be able to load them."""
     (batch, heads, queries, columns), (kv_heads, keys), block = q.shape, k.shape[1:3], config["BLOCK_N"]
     width = next_power_of_2(columns)
     programs, processors = cdiv(queries, SHARED_QUERIES.value), multiprocessors(q)
-    launch(
-        attention_few_hopper_kernel, (programs * batch * heads,),
-        tiles(o), lse, tiles(q), tiles(k, block), tiles(v, block), batch * heads, heads, queries, keys,
-        cdiv(2 * processors, programs), processors, score_scale,
-        GROUP=heads // kv_heads, COLUMNS=width, CAUSAL=causal, BLOCK=block, LINES=lines(width), num_warps=config["num_warps"],
-        maxnreg=_REGISTERS if width == 64 else None,
-    )  # fmt: skip
+    o_tiles, q_tiles, k_tiles, v_tiles = tiles(o), tiles(q), tiles(k, block), tiles(v, block)
+    grid, together = (programs * batch * heads,), cdiv(2 * processors, programs)
+    numbers = batch * heads, heads, queries, keys, together, processors, score_scale
+    constants = {
+        "GROUP": heads // kv_heads, "COLUMNS": width, "CAUSAL": causal, "BLOCK": block, "LINES": lines(width),
+        "num_warps": config["num_warps"], "maxnreg": _REGISTERS if width == 64 else None,
+    }  # fmt: skip
+
+    def write(o: torch.Tensor, lse: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+        loaded = q_tiles.of(q), k_tiles.of(k), v_tiles.of(v)
+        launch(attention_few_hopper_kernel, grid, o_tiles.of(o), lse, *loaded, *numbers, **constants)
+
+    return write

@@ -9,6 +9,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2
+from tilescope_kernels._shared.plans import Form
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention import hopper_backward, hopper_backward_sums
 from tilescope_kernels.attention.attention_configs import padded
@@ -78,12 +79,12 @@ def in_two_passes(
     )  # fmt: skip
     launch(
         hopper_backward_wide.attention_backward_kv_wide_hopper_kernel, (cdiv(keys, ROWS.value) * batch * kv_heads,),
-        tiles(dk), tiles(dv), tiles(do, _KV["BLOCK"]), tiles(q, _KV["BLOCK"]), tiles(k), tiles(v),
+        tiles(dk).of(dk), tiles(dv).of(dv), tiles(do, _KV["BLOCK"]).of(do), tiles(q, _KV["BLOCK"]).of(q), tiles(k).of(k), tiles(v).of(v),
         terms, kv_heads, queries, keys, rows, scale, score_scale, **_KV, **shared,
     )  # fmt: skip
     launch(
         hopper_backward_wide.attention_backward_q_hopper_kernel, (rows // PROGRAM.value * batch * heads,),
-        tiles(dq), tiles(do), tiles(q), tiles(k, _Q["BLOCK"]), tiles(v, _Q["BLOCK"]),
+        tiles(dq).of(dq), tiles(do).of(do), tiles(q).of(q), tiles(k, _Q["BLOCK"]).of(k), tiles(v, _Q["BLOCK"]).of(v),
         terms, heads, keys, queries, rows, scale, score_scale, **_Q, **shared,
     )  # fmt: skip
 
@@ -102,7 +103,7 @@ def in_one_pass(
     bounds = torch.empty((batch, kv_heads, 2, parts), dtype=torch.float32, device=q.device)
     sums = torch.empty((batch * heads * rows * width // WIDTH.value, WIDTH.value), dtype=torch.int32, device=q.device)
     part = [PART_ROWS.value * PART_COLUMNS.value // WIDTH.value, WIDTH.value]
-    sum_tiles = TensorDescriptor(sums, list(sums.shape), list(sums.stride()), part, _SUM_LAYOUT)
+    sum_tiles = Form(TensorDescriptor, list(sums.shape), list(sums.stride()), part, layout=_SUM_LAYOUT).of(sums)
     tiles_of_keys = cdiv(keys, PROGRAM.value)
     share = shares(q, k, causal)
     shared = None
@@ -121,7 +122,7 @@ def in_one_pass(
     )  # fmt: skip
     launch(
         hopper_backward.attention_backward_hopper_kernel, (tiles_of_keys * share * batch * kv_heads,),
-        tiles(dk), tiles(dv), shared, sum_tiles, tiles(do, block), tiles(q, block), tiles(k), tiles(v),
+        tiles(dk).of(dk), tiles(dv).of(dv), shared, sum_tiles, tiles(do, block).of(do), tiles(q, block).of(q), tiles(k).of(k), tiles(v).of(v),
         terms, bounds, kv_heads, queries, keys, rows, parts, together, share, cdiv(columns, 8), scale, score_scale,
         GROUP=heads // kv_heads, COLUMNS=width, CAUSAL=causal, BLOCK=block, STAGES=_STAGES, LINES=LINES, num_warps=4,
     )  # fmt: skip

@@ -90,18 +90,18 @@ def copy_rows(out: torch.Tensor, x: torch.Tensor, *others: torch.Tensor) -> None
     )  # fmt: skip
 
 
+def rooms(*matrices: torch.Tensor, to: int = 16) -> list[torch.Tensor]:
+    """The matrices, those not ``is_aligned`` to ``to`` bytes replaced by room for copies with 128-byte aligned rows or columns."""
+    return [each if is_aligned(each, to) else room(each.T).T if columns(each) else room(each) for each in matrices]
+
+
 def aligned(*matrices: torch.Tensor, to: int = 16) -> list[torch.Tensor]:
-    """Up to two matrices, those not ``is_aligned`` to ``to`` bytes replaced by copies with 128-byte aligned rows or columns."""
-    result, copies = list(matrices), []
-    for place, matrix in enumerate(matrices):
-        if is_aligned(matrix, to):
-            continue
-        turned = columns(matrix)
-        lines = matrix.T if turned else matrix
-        lines = lines if lines.stride(1) == 1 else lines.contiguous()
-        copy = room(lines)
-        copies += [copy, lines]
-        result[place] = copy.T if turned else copy
+    """Up to two matrices, with copies in ``rooms``."""
+    result, copies = rooms(*matrices, to=to), []
+    for matrix, copy in zip(matrices, result, strict=True):
+        if copy is not matrix:
+            made, lines = (copy.T, matrix.T) if columns(matrix) else (copy, matrix)
+            copies += [made, lines if lines.stride(1) == 1 else lines.contiguous()]
     if copies:
         copy_rows(*copies)
     return result

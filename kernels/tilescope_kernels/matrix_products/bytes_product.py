@@ -50,16 +50,16 @@ def bytes_product(
 ) -> None:  # fmt: skip
     """Write the product of FP8 or INT8 ``a`` (M, K) and ``b`` (N, K) to contiguous ``c``.
 
-    ``given`` is a config of ``scaled_matmul``, or None to choose a kernel. ``scales`` and ``fast`` are as in ``split_k.write_product``.
+    ``given`` is a config of ``scaled_matmul``, or None to choose a kernel. ``scales`` and ``fast`` are as in ``split_k.writer``.
     """
     if given is None:
         a, b = padded(a, b)
     if given is None and (plan := bytes_plan(a, b.T)):
         if a.shape[0] <= _TURNED:
-            split_k.write_product(b, a.T, c.T, plan, scales[::-1], fast)
+            split_k.writer(b, a.T, c.T, plan, scales[::-1], fast)(b, a.T, c.T)
         else:
-            split_k.write_product(a, b.T, c, plan, scales, fast)
+            split_k.writer(a, b.T, c, plan, scales, fast)(a, b.T, c)
     elif given is None and fast and c.element_size() == 2 and (tiling := matmul_tilings.plan(a, b.T)):
-        matmul_hopper.write_product(a, b.T, c, tiling, scales)
+        matmul_hopper.writer(a, b.T, c, tiling, scales)(a, b.T, c)
     else:
         scaled_matmul.launch(a, b, c, scales, fast, given)

@@ -19,8 +19,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from tilescope_kernels._shared.descriptors import gluon_tiles
 from tilescope_kernels._shared.launching import cdiv, gluon_capability, multiprocessors
 from tilescope_kernels._shared.launching import launch as start
 from tilescope_kernels._shared.tile_order import tile_origin
@@ -214,13 +214,6 @@ def serves(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
     )
 
 
-def _tiles(tensor: torch.Tensor, rows: int) -> TensorDescriptor:
-    """TMA descriptor with (rows, 128) tiles. The column stride is set to 1: PyTorch gives a single column any stride."""
-    dtype = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}.get(tensor.dtype, gl.float8e4nv)
-    layout = gl.NVMMASharedLayout.get_default_for([rows, GROUP], dtype)
-    return TensorDescriptor(tensor, list(tensor.shape), [tensor.stride(0), 1], [rows, GROUP], layout)
-
-
 def launch(
     a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, chosen: int | None = None
 ) -> None:  # fmt: skip
@@ -229,6 +222,6 @@ def launch(
     chosen = chosen or groups(m, n, programs)
     start(
         fp8_matmul_blocks_hopper_kernel, (min(_count(m, n, chosen), programs),),
-        _tiles(a, _ROWS.value), _tiles(b, GROUP), _tiles(c, _ROWS.value), scale_a, scale_b, m, n, a.shape[1],
+        *(gluon_tiles(each, rows, GROUP).of(each) for each, rows in ((a, _ROWS.value), (b, GROUP), (c, _ROWS.value))), scale_a, scale_b, m, n, a.shape[1],
         *scale_a.stride(), *scale_b.stride(), GROUPS=chosen, num_warps=4,
     )  # fmt: skip

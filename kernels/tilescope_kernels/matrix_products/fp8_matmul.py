@@ -157,7 +157,7 @@ def _fp8_matmul_blocks(
     # Programmatic dependent launch: the second launch starts early and waits for the parts.
     pdl = splits > 1 and capability(a) >= 90
     launch(
-        fp8_matmul_blocks_kernel, (count * splits,), *((tiles(a, high, GROUP), tiles(b, wide, GROUP)) if given["TMA"] else (None, None)),
+        fp8_matmul_blocks_kernel, (count * splits,), *((tiles(a, high, GROUP).of(a), tiles(b, wide, GROUP).of(b)) if given["TMA"] else (None, None)),
         a, b, c, parts, scale_a, scale_b, m, n, k, *strides, *scale_a.stride(), *scale_b.stride(),
         EVEN_K=k % GROUP == 0, FAR=is_far(*strides), PDL=pdl, **{name: value for name, value in given.items() if name != "TMA"},
     )  # fmt: skip

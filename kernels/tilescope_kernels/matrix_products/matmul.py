@@ -17,6 +17,7 @@ from tilescope_kernels._shared.checks import check_tensors, use_triton
 from tilescope_kernels._shared.descriptors import workspace
 from tilescope_kernels._shared.launching import capability, cdiv, launch, multiprocessors, shared_memory
 from tilescope_kernels._shared.operators import operator, pack, unpack
+from tilescope_kernels._shared.plans import Write, planned
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels._shared.tile_order import programs, tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import columns, is_aligned
@@ -185,35 +186,25 @@ def _default(a: torch.Tensor, b: torch.Tensor) -> Mapping[str, int]:
 _COPIED = 2**30
 
 
-#: By signature the module and its plan, which takes longer to make than many products.
-_PLANS: dict[Hashable, tuple[Any, Any] | None] = {}
-#: Most plans. The cache is cleared when it is full.
-_MOST = 8192
+#: What writes a product: planning that takes longer than many products.
+_PLANS: dict[Hashable, Write] = {}
+
+
+def _writer(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Write:
+    """What writes products of matrices like these to contiguous results."""
+    chosen = choice(a, b)
+    return chosen[0].writer(a, b, c, chosen[1]) if chosen else _tiled(a, b, c, _default(a, b))
 
 
 def choice(a: torch.Tensor, b: torch.Tensor) -> tuple[Any, Any] | None:
-    """The module whose ``write_product`` computes the product, and its plan; None for ``matmul_kernel``."""
-    if not a.is_cuda:
-        return _chosen(a, b)
-    key = (a.dtype, a.shape, a.stride(), b.shape, b.stride(), a.get_device(), a.data_ptr() & 15, b.data_ptr() & 15)
-    try:
-        return _PLANS[key]
-    except KeyError:
-        chosen = _chosen(a, b)
-    if len(_PLANS) >= _MOST:
-        _PLANS.clear()
-    _PLANS[key] = chosen
-    return chosen
-
-
-def _chosen(a: torch.Tensor, b: torch.Tensor) -> tuple[Any, Any] | None:
+    """The module whose ``writer`` serves the product, and its plan; None for ``matmul_kernel``."""
     if a.element_size() != 2 or capability(a) < 90:
         return None
     from tilescope_kernels.matrix_products import matmul_tilings, split_k  # noqa: PLC0415 - from Hopper on
 
     # A plan is None where the module's kernel does not serve the product or the next ones may be as quick.
-    for name, planned in (("matmul_pairs", matmul_tilings.plan_of_pairs), ("matmul_hopper", matmul_tilings.plan)):
-        if plan := planned(a, b):
+    for name, find in (("matmul_pairs", matmul_tilings.plan_of_pairs), ("matmul_hopper", matmul_tilings.plan)):
+        if plan := find(a, b):
             return importlib.import_module(f"{__package__}.{name}"), plan
     plan = split_k.plan(a, b)
     return (split_k, plan) if plan else None
@@ -228,27 +219,28 @@ def _matmul(a: torch.Tensor, b: torch.Tensor, config: str) -> torch.Tensor:
         given = unpack(config) or {}
         if given["TMA"] and not _tma_serves(a, b):
             raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
-        return _tiled(a, b, c, given)
+        _tiled(a, b, c, given)(a, b, c)
+        return c
     if a.dtype == torch.float32 and columns(b) and a.shape[0] * b.numel() >= _COPIED:
         b = b.contiguous()
-    if chosen := choice(a, b):
-        module, plan = chosen
-        module.write_product(a, b, c, plan)
-        return c
-    return _tiled(a, b, c, _default(a, b))
-
-
-def _tiled(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, config: Mapping[str, int]) -> torch.Tensor:
-    """Write the product to ``c`` with ``matmul_kernel`` and return it."""
-    (m, k), n = a.shape, b.shape[1]
-    if config["TMA"]:
-        triton.set_allocator(workspace)
-    strides = (*a.stride(), *b.stride(), c.stride(0))
-    launch(
-        matmul_kernel, programs(m, n, config, a), a, b, c, m, n, k, *strides,
-        A_COLUMNS=columns(a), B_COLUMNS=columns(b), EVEN_K=k % config["BLOCK_K"] == 0, FAR=is_far(*strides), **config,
-    )  # fmt: skip
+    write: Write = planned(_PLANS, lambda: _writer(a, b, c), (a, b))
+    write(a, b, c)
     return c
+
+
+def _tiled(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, config: Mapping[str, int]) -> Write:
+    """What writes products of matrices like these with ``matmul_kernel``."""
+    (m, k), n = a.shape, b.shape[1]
+    strides = (*a.stride(), *b.stride(), c.stride(0))
+    grid, numbers = programs(m, n, config, a), (m, n, k, *strides)
+    known = {"A_COLUMNS": columns(a), "B_COLUMNS": columns(b), "EVEN_K": k % config["BLOCK_K"] == 0, "FAR": is_far(*strides)}  # fmt: skip
+
+    def write(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
+        if config["TMA"]:
+            triton.set_allocator(workspace)
+        launch(matmul_kernel, grid, a, b, c, *numbers, **known, **config)
+
+    return write
 
 
 @_matmul.gradient(lambda a, b, *_: (a, b))

@@ -20,12 +20,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from tilescope_kernels._shared.descriptors import gluon_tiles
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors
+from tilescope_kernels._shared.plans import Write
 from tilescope_kernels._shared.tile_order import kind, tile_origin
-from tilescope_kernels.matrix_products.aligned_rows import SECTOR, aligned, columns, is_aligned
+from tilescope_kernels.matrix_products.aligned_rows import SECTOR, aligned, columns, is_aligned, rooms
 from tilescope_kernels.matrix_products.hopper_store import PART, advance, store_parts
 from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Alone
 
@@ -301,31 +301,37 @@ def matmul_hopper_kernel(
         )  # fmt: skip
 
 
-def write_product(
+def writer(
     a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Alone,
     scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, None] = (None, None),
-) -> None:  # fmt: skip
-    """Write the product to 16-bit ``c`` with stride 1 along a row, times ``scales`` of operands or of rows and columns.
+) -> Write:  # fmt: skip
+    """What writes products of matrices like these to 16-bit ``c`` with stride 1 along a row, times ``scales`` of operands or of rows and columns.
 
     Operands whose rows are not 16-byte aligned are copied.
     """
     (m, k), n, programs = a.shape, b.shape[1], multiprocessors(a)
-    a, b = aligned(a, b, to=SECTOR) if chosen.copies else aligned(a, b)
+    to = SECTOR if chosen.copies else 16
+    copies = not (is_aligned(a, to) and is_aligned(b, to))
+    a, b = rooms(a, b, to=to)
     a_columns, b_columns = columns(a), columns(b)
     high, wide = chosen.rows // chosen.cut_rows, chosen.wide // chosen.cut_columns
     depth = _STEP.value // a.element_size()
     tiles = cdiv(m, chosen.height) * cdiv(n, chosen.width)
     whole = tiles if chosen.cut == 1 else tiles // programs * programs
     pieces = whole + (tiles - whole) * chosen.cut
-    through = is_aligned(c)
+    a_tiles, b_tiles = gluon_tiles(a, high, depth, a_columns), gluon_tiles(b, depth, wide, b_columns)
+    side_tiles = gluon_tiles(b, depth, chosen.side, b_columns) if chosen.side else None
+    c_tiles = gluon_tiles(c, PART.value, PART.value) if is_aligned(c) else None
+    grid, numbers = (min(pieces, programs),), (c.stride(0), *scales, m, n, k, whole, pieces)
+    constants = {
+        "SCALES": kind(scales), "A_COLUMNS": a_columns, "B_COLUMNS": b_columns, "GROUPS": chosen.groups, "ROWS": chosen.rows,
+        "WIDE": chosen.wide, "SIDE": chosen.side, "CUT_ROWS": chosen.cut_rows, "CUT_COLUMNS": chosen.cut_columns,
+        "STAGES": chosen.stages, "BUFFERS": chosen.buffers, "TMA": c_tiles is not None, "num_warps": 4,
+    }  # fmt: skip
 
-    def of_b(across: int) -> TensorDescriptor:
-        return gluon_tiles(b, depth, across, b_columns)
+    def write(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
+        a, b = aligned(a, b, to=to) if copies else (a, b)
+        side, stored = side_tiles and side_tiles.of(b), c_tiles and c_tiles.of(c)
+        launch(matmul_hopper_kernel, grid, a_tiles.of(a), b_tiles.of(b), side, stored, c, *numbers, **constants)
 
-    launch(
-        matmul_hopper_kernel, (min(pieces, programs),), gluon_tiles(a, high, depth, a_columns), of_b(wide),
-        of_b(chosen.side) if chosen.side else None, gluon_tiles(c, PART.value, PART.value) if through else None,
-        c, c.stride(0), *scales, m, n, k, whole, pieces, SCALES=kind(scales),
-        A_COLUMNS=a_columns, B_COLUMNS=b_columns, GROUPS=chosen.groups, ROWS=chosen.rows, WIDE=chosen.wide, SIDE=chosen.side,
-        CUT_ROWS=chosen.cut_rows, CUT_COLUMNS=chosen.cut_columns, STAGES=chosen.stages, BUFFERS=chosen.buffers, TMA=through, num_warps=4,
-    )  # fmt: skip
+    return write

@@ -20,10 +20,11 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from tilescope_kernels._shared.descriptors import gluon_tiles
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors
+from tilescope_kernels._shared.plans import Form, Write
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import hopper_pairs as pairs
 from tilescope_kernels.matrix_products import hopper_wgmma as wgmma
-from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
+from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned, rooms
 from tilescope_kernels.matrix_products.hopper_pairs import LINE, STEP, load_code
 from tilescope_kernels.matrix_products.hopper_store import advance
 from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Pairs, Product, along_k, tiling
@@ -209,26 +210,26 @@ def matmul_pairs_kernel(
     )  # fmt: skip
 
 
-def _results(matrix: torch.Tensor, rows: int, columns: int) -> object:
-    """A descriptor of ``columns`` columns, of at most 128 bytes, which lie in shared memory as long as they are."""
+def _results(matrix: torch.Tensor, rows: int, columns: int) -> Form:
+    """Descriptors of ``columns`` columns, of at most 128 bytes, which lie in shared memory as long as they are."""
     bits = 8 * matrix.element_size()
     layout = gl.NVMMASharedLayout(columns * bits // 8, bits, 2, False, False, pairs.BOTH)
     return gluon_tiles(matrix, rows, columns, False, layout)
 
 
-def write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Pairs) -> None:
-    """Write the product to 16-bit ``c`` with stride 1 along a row. Operands whose rows or columns are not 16-byte aligned are copied.
+def writer(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Pairs) -> Write:
+    """What writes products of matrices like these to 16-bit ``c`` with stride 1 along a row.
 
-    A result that TMA cannot write has tiles of one SM.
+    Operands whose rows or columns are not 16-byte aligned are copied. A result that TMA cannot write has tiles of one SM.
     """
     if not is_aligned(c):
         from tilescope_kernels.matrix_products import matmul_hopper  # noqa: PLC0415 - few results are such
 
-        matmul_hopper.write_product(a, b, c, tiling(Product.of(a, b), aligned_c=False))
-        return
-    a, b = aligned(a, b)
-    chosen = chosen.ordered(along_k(a, b))
-    if chosen.turned:
+        return matmul_hopper.writer(a, b, c, tiling(Product.of(a, b), aligned_c=False))
+    copies = not (is_aligned(a) and is_aligned(b))
+    a, b = rooms(a, b)
+    chosen, turned = chosen.ordered(along_k(a, b)), chosen.turned
+    if turned:
         a, b = b.T, a.T
     (m, k), n = a.shape, b.shape[1]
     a_columns, b_columns, stacked = columns(a), columns(b), chosen.stacked
@@ -243,8 +244,16 @@ def write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Pai
         b_tiles = gluon_tiles(b, BLOCK_K, pairs.box(width, stacked), True, shared)
     else:
         b_tiles = gluon_tiles(b, deep if stacked else BLOCK_K, 64, False, shared)
-    launch(
-        matmul_pairs_kernel, (min(pieces, programs),), a_tiles, b_tiles, _results(c, *((piece, 64) if chosen.turned else (64, piece))),
-        m, n, k, pieces, A_COLUMNS=a_columns, B_COLUMNS=b_columns, ROWS=chosen.rows, WIDTH=width, STAGES=chosen.stages, BUFFERS=chosen.buffers, STACKED=stacked,
-        TURNED=chosen.turned, num_warps=4, num_ctas=2,
-    )  # fmt: skip
+    c_tiles = _results(c, *((piece, 64) if turned else (64, piece)))
+    grid, extents = (min(pieces, programs),), (m, n, k, pieces)
+    constants = {
+        "A_COLUMNS": a_columns, "B_COLUMNS": b_columns, "ROWS": chosen.rows, "WIDTH": width, "STAGES": chosen.stages,
+        "BUFFERS": chosen.buffers, "STACKED": stacked, "TURNED": turned, "num_warps": 4, "num_ctas": 2,
+    }  # fmt: skip
+
+    def write(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
+        a, b = aligned(a, b) if copies else (a, b)
+        left, right = (b, a) if turned else (a, b)
+        launch(matmul_pairs_kernel, grid, a_tiles.of(left), b_tiles.of(right), c_tiles.of(c), *extents, **constants)
+
+    return write

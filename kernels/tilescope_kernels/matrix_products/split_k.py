@@ -20,8 +20,9 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from tilescope_kernels._shared.descriptors import tiles
 from tilescope_kernels._shared.launching import BEYOND, capability, cdiv, launch, multiprocessors, shared_memory
+from tilescope_kernels._shared.plans import Write
 from tilescope_kernels._shared.tile_order import _scaled, kind, tile_origin
-from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, copy_rows, is_aligned, room
+from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, copy_rows, is_aligned, room, rooms
 
 #: Least multiply-adds, with rows counted as at least 16: of 16-bit operands, of these with up to 64 rows, and of unaligned ones.
 _LEAST, _LEAST_FEW, _LEAST_COPIED = 2**26, 2**23, 2**24
@@ -167,14 +168,16 @@ def plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
     return _few(m, n, k, programs)
 
 
-def write_product(
+def writer(
     a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, plan: Mapping[str, int],
     scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, None] = (None, None), fast: bool = True,
-) -> None:  # fmt: skip
-    """Write the product to ``c`` by a plan, times ``scales`` of operands or of rows and columns.
+) -> Write:  # fmt: skip
+    """What writes products of matrices like these by a plan, times ``scales`` of operands or of rows and columns.
 
     Unless ``fast``, tensor cores add up at most 128 FP8 products before fp32 registers do.
     """
+    copies = not (is_aligned(a) and is_aligned(b))
+    a, b = rooms(a, b)
     (m, k), n = a.shape, b.shape[1]
     tile_m, tile_n, tile_k, splits = (plan[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "SPLITS"))
     count, programs = cdiv(m, tile_m) * cdiv(n, tile_n), multiprocessors(a)
@@ -187,29 +190,35 @@ def write_product(
     }
     # Programmatic dependent launch: the second launch starts early and waits for the parts.
     pdl = capability(a) >= 90
-    a, b = aligned(a, b)
-    out = c if is_aligned(c) or not plan["SCRATCH"] else room(c)
+    scratch = bool(plan["SCRATCH"]) and not is_aligned(c)
+    out = room(c) if scratch else c
     a_columns, b_columns = columns(a), columns(b)
-    operands = tiles(a, tile_m, tile_k, a_columns), tiles(b, tile_k, tile_n, b_columns)
+    a_tiles, b_tiles = tiles(a, tile_m, tile_k, a_columns), tiles(b, tile_k, tile_n, b_columns)
+    c_tiles = tiles(out, tile_m, tile_n, columns(out)) if is_aligned(out) else None
+    numbers, others = (*scales, m, n, k, max(out.stride())), count - whole
+    pieces = others * splits
+    constants = {
+        "A_COLUMNS": a_columns, "B_COLUMNS": b_columns, "BLOCK_K": tile_k, "IMPRECISE": None if fast else 128, "INTEGER": integer,
+        **tiling, "num_warps": plan["num_warps"], "num_stages": plan["num_stages"],
+    }  # fmt: skip
 
-    def write(parts: torch.Tensor | None, first: int, pieces: int) -> None:
-        stored = tiles(out, tile_m, tile_n, columns(out)) if parts is None and is_aligned(out) else None
-        launch(
-            matmul_split_kernel, (min(pieces, programs),), *operands, stored, out, parts, *scales, m, n, k, max(out.stride()), first, pieces,
-            A_COLUMNS=a_columns, B_COLUMNS=b_columns, BLOCK_K=tile_k, SPLITS=1 if parts is None else splits,
-            IMPRECISE=None if fast else 128, INTEGER=integer, PDL=pdl and parts is not None,
-            **tiling, num_warps=plan["num_warps"], num_stages=plan["num_stages"],
-        )  # fmt: skip
+    def write(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
+        a, b = aligned(a, b) if copies else (a, b)
+        out, operands = room(c) if scratch else c, (a_tiles.of(a), b_tiles.of(b))
+        if whole:
+            given = *operands, c_tiles and c_tiles.of(out), out, None, *numbers, 0, whole
+            launch(matmul_split_kernel, (min(whole, programs),), *given, SPLITS=1, PDL=False, **constants)
+        if others:
+            parts = torch.empty(
+                (pieces, tile_m, tile_n), dtype=torch.int32 if integer else torch.float32, device=a.device
+            )
+            given = *operands, None, out, parts, *numbers, whole, pieces
+            launch(matmul_split_kernel, (min(pieces, programs),), *given, SPLITS=splits, PDL=pdl, **constants)
+            add_parts(out, parts, whole, {"SPLITS": splits, **tiling}, scales, pdl)
+        if scratch:
+            copy_rows(c, out)
 
-    if whole:
-        write(None, 0, whole)
-    if others := count - whole:
-        sums = torch.int32 if integer else torch.float32
-        parts = torch.empty((others * splits, tile_m, tile_n), dtype=sums, device=a.device)
-        write(parts, whole, others * splits)
-        add_parts(out, parts, whole, {"SPLITS": splits, **tiling}, scales, pdl)
-    if out is not c:
-        copy_rows(c, out)
+    return write
 
 
 def add_parts(

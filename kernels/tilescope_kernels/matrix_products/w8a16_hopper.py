@@ -400,8 +400,8 @@ def write_product(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, scale:
     whole = tiles // programs * programs if cut > 1 else tiles
     pieces, box = whole + (tiles - whole) * cut, chosen.block_m // cut
     launch(
-        w8a16_matmul_hopper_kernel, (min(pieces, programs),), gluon_tiles(x, box, depth), gluon_tiles(weight, _ROWS.value, depth),
-        gluon_tiles(out, box, _ROWS.value) if split == 1 else None, parts, scale, m, n, k, whole, pieces,
+        w8a16_matmul_hopper_kernel, (min(pieces, programs),), gluon_tiles(x, box, depth).of(x), gluon_tiles(weight, _ROWS.value, depth).of(weight),
+        gluon_tiles(out, box, _ROWS.value).of(out) if split == 1 else None, parts, scale, m, n, k, whole, pieces,
         BLOCK_M=chosen.block_m, SPLIT=split, CUT=cut, STAGES=chosen.stages, num_warps=4,
     )  # fmt: skip
     if parts is not None:
