@@ -8,12 +8,8 @@ from tilescope_kernels._shared.checks import check_integers
 
 
 def check_operands(
-    dtypes: tuple[torch.dtype, ...],
-    *,
-    dims: int | None = None,
-    beside: torch.Tensor | None = None,
-    **tensors: torch.Tensor,
-) -> None:
+    dtypes: tuple[torch.dtype, ...], *, dims: int | None = None, beside: torch.Tensor | None = None, **tensors: torch.Tensor
+) -> None:  # fmt: skip
     """Check each tensor's dtype, its number of dimensions if ``dims`` is given, and that it is on the device of ``beside``.
 
     The device must be CUDA, with FP8 support for FP8 tensors, unless the launch is caught or interpreted. Raises ValueError

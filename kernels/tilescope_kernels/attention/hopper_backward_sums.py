@@ -90,17 +90,8 @@ def attention_backward_terms_kernel(
         )
     elif bounds_ptr is not None:
         _key_bounds(
-            bounds_ptr,
-            k_ptr,
-            v_ptr,
-            k_strides,
-            v_strides,
-            kv_heads,
-            keys,
-            parts,
-            tl.program_id(0) - row_programs,
-            COLUMNS,
-        )
+            bounds_ptr, k_ptr, v_ptr, k_strides, v_strides, kv_heads, keys, parts, tl.program_id(0) - row_programs, COLUMNS
+        )  # fmt: skip
 
 
 @triton.jit

@@ -88,15 +88,8 @@ def _products(sums, a, b, WIDTH: gl.constexpr, DTYPE: gl.constexpr, A_ACROSS: gl
 
 @gluon.jit
 def products(
-    sums,
-    a,
-    b,
-    ROWS: gl.constexpr,
-    WIDTH: gl.constexpr,
-    DTYPE: gl.constexpr,
-    A_ACROSS: gl.constexpr,
-    B_ACROSS: gl.constexpr,
-):
+    sums, a, b, ROWS: gl.constexpr, WIDTH: gl.constexpr, DTYPE: gl.constexpr, A_ACROSS: gl.constexpr, B_ACROSS: gl.constexpr
+):  # fmt: skip
     """Begin to add a @ b of a step to sums. ``a`` and ``b``: addresses in shared memory."""
     TENSORS: gl.constexpr = WIDTH // piece(WIDTH)
     new = _products(sums[:TENSORS], a, b, WIDTH, DTYPE, A_ACROSS, B_ACROSS)

@@ -203,12 +203,8 @@ def _ask(words_ptr, parts, row, wanted, LANES: gl.constexpr, LAYOUT: gl.constexp
         setp.ne.s32 wanted, $2, 0;
         @wanted ld.relaxed.gpu.global.b32 $0, [$1];
         }""",
-        "=&r,l,r",
-        [place, exist],
-        dtype=gl.int32,
-        is_pure=False,
-        pack=1,
-    )
+        "=&r,l,r", [place, exist], dtype=gl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
     return place, word
 
 
@@ -226,12 +222,8 @@ def _await(place, word):
         bra again;
         done:
         }""",
-        "=&r,l,r",
-        [place, word],
-        dtype=gl.int32,
-        is_pure=False,
-        pack=1,
-    )
+        "=&r,l,r", [place, word], dtype=gl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
     return word.to(gl.float32, bitcast=True)
 
 
