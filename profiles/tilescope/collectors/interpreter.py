@@ -76,9 +76,9 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
             records, assumed = _count(case, spec, settings, "meta", values=False)
         except blocks.NeedsValues:
             records, assumed = _count(case, spec, settings, "cpu", values=True)
-        except (_LaunchSeen, pytorch_traffic.NeedsData, RuntimeError):
+        except (_LaunchSeen, pytorch_traffic.NeedsData, RuntimeError) as seen:
             try:
-                records, assumed = _count(case, spec, settings, "cpu", values=False)
+                records, assumed = _without_values(case, spec, settings, drawn=not isinstance(seen, _LaunchSeen))
                 # Values show if programs that store to the same bytes store the same.
                 if any(record.pop("undecided", False) for record, _ in records):
                     with contextlib.suppress(NotApplicable):
@@ -162,12 +162,28 @@ class _LaunchSeen(Exception):
     """A Triton launch with tensors that have no data."""
 
 
-def _count(
-    case: Case, spec: Any, settings: Mapping[str, Any], device: str, *, values: bool
+def _without_values(
+    case: Case, spec: Any, settings: Mapping[str, Any], *, drawn: bool
 ) -> tuple[list[_Counted], Mapping[str, Any]]:
-    """Records of the case's launches, in order, and the assumption about a GPU. On ``meta`` only PyTorch operators are counted."""
+    """``_count`` without values, on inputs that are ``drawn`` only where the case needs them."""
+    from tilescope.execution import pytorch_traffic  # noqa: PLC0415
+    from tilescope.interpreter import blocks  # noqa: PLC0415
+
+    if not drawn:
+        with contextlib.suppress(blocks.NeedsValues, pytorch_traffic.NeedsData, RuntimeError):
+            return _count(case, spec, settings, "cpu", values=False, drawn=False)
+    return _count(case, spec, settings, "cpu", values=False)
+
+
+def _count(
+    case: Case, spec: Any, settings: Mapping[str, Any], device: str, *, values: bool, drawn: bool = True
+) -> tuple[list[_Counted], Mapping[str, Any]]:
+    """Records of the case's launches, in order, and the assumption about a GPU. On ``meta`` only PyTorch operators are counted.
+
+    Without ``drawn`` inputs it raises NeedsData or NeedsValues where something depends on them.
+    """
     from tilescope.collectors import fault_rules  # noqa: PLC0415
-    from tilescope.execution import assumed_device, execute, launches, pytorch_traffic  # noqa: PLC0415
+    from tilescope.execution import assumed_device, execute, launches, pytorch_traffic, undrawn  # noqa: PLC0415
     from tilescope.interpreter import interpret  # noqa: PLC0415
 
     records: list[_Counted] = []
@@ -186,15 +202,18 @@ def _count(
         if not counting and not values and interpret.floats_only(launch):
             return
         meter = interpret.meter(launch)
-        interpret.run(launch, meter=meter, values=values, allowance=allowance, progress=progress, sample=sample,
-                      not_finite=bool(settings.get("not_finite")))  # fmt: skip
+        interpret.run(launch, meter=meter, values=values, drawn=drawn, allowance=allowance, progress=progress,
+                      sample=sample, not_finite=bool(settings.get("not_finite")))  # fmt: skip
         if counting:
             records.append((fault_rules.record(launch, meter), launch.source))
 
     def operated(operation: pytorch_traffic.Operation) -> None:
         records.append((_operation_record(operation), {}))
 
-    with assumed_device.for_launcher(spec, case, settings.get("target", "sm_90"), device) as there:
+    with (
+        contextlib.nullcontext() if drawn else undrawn.Undrawn(),
+        assumed_device.for_launcher(spec, case, settings.get("target", "sm_90"), device) as there,
+    ):
         with launches.catch(launched):
             run = execute.prepare(spec, case, "cuda" if there and device == "cpu" else device)
         counting = True

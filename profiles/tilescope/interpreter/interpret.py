@@ -81,6 +81,7 @@ def run(
     *,
     meter: Meter | None = None,
     values: bool = True,
+    drawn: bool = True,
     allowance: Allowance | None = None,
     progress: Callable[[str], None] | None = None,
     sample: float = 0.0,
@@ -88,12 +89,13 @@ def run(
 ) -> None:
     """Interprets one launch on CPU tensors, program by program.
 
-    ``values=False`` does not compute floating-point values. Several launches may share an ``allowance``. ``progress`` gets
-    messages about the state. With ``not_finite``, ``meter.seen`` has the origin of the first NaN or infinity that is stored.
+    ``values=False`` does not compute floating-point values. Tensors of floats whose values are not ``drawn`` are not read then. Several
+    launches may share an ``allowance``. ``progress`` gets messages about the state. With ``not_finite``, ``meter.seen`` has the origin
+    of the first NaN or infinity that is stored.
 
     Raises TooLong as soon as the first programs show that the allowance will not suffice. With seconds for a ``sample``, some
     programs are counted instead: those from which the counts of all others follow (``meter.by_rule``), or otherwise ones spread
-    evenly over the grid (``meter.sampled``). Raises NeedsValues where ``values`` is False and accesses depend on them,
+    evenly over the grid (``meter.sampled``). Raises NeedsValues where values are left out that accesses depend on,
     NotServed for an unsupported operation, and InterpretationFailed for any other error of the kernel.
     """
     if why := launch_limits.refusal(launch.grid):
@@ -106,6 +108,9 @@ def run(
     python = launch.function.fn
     limit = max(0.0, allowance.seconds - allowance.waited) / shared
     counting = Counting(meter, values, inspect.getsourcefile(python) or "", limit)
+    if not drawn:
+        floats = (one.untyped_storage() for one in arguments.tensors(launch.arguments) if one.is_floating_point())
+        counting.undrawn = [(memory.data_ptr(), memory.data_ptr() + memory.nbytes()) for memory in floats]
     if not_finite and values:
         counting.not_finite = NotFinite(counting.line, lambda: interpreter_builder.grid_idx)
     with hooked(python, counting) as kernel, np.errstate(all="ignore"):

@@ -59,10 +59,12 @@ class Memory:
     def masked_load(self, pointers: Any, mask: Any, other: Any, *options: Any, **__: Any) -> Any:
         if options[-1:] == (True,):  # a volatile load, which polls
             self.counting.program.synchronized = True
-        self._watch(pointers, self._access(pointers, mask, "read"))
+        addresses = self._access(pointers, mask, "read")
+        self._watch(pointers, addresses)
         element = pointers.get_element_ty()
         if self.counting.blind or (not self.counting.values and element.is_floating()):
             return unknown(element, pointers.data.shape)
+        self._need(addresses)
         loaded = TensorHandle(_read(pointers, mask, other, element), element)
         half_sums.loaded(self.counting, pointers, loaded)
         if self.counting.not_finite is not None:
@@ -79,10 +81,11 @@ class Memory:
             interpreter._interpreter.store(_whole(pointers.data), _whole(value.data), _mask(mask, pointers))
 
     def atomic_rmw(self, operation: Any, pointers: Any, value: Any, mask: Any, *options: Any) -> Any:
-        self._access(pointers, mask, "read", "written", value=value)
+        addresses = self._access(pointers, mask, "read", "written", value=value)
         self._order(options[0])
         if self.counting.blind or is_opaque(value):
             return unknown(value.dtype, value.data.shape)
+        self._need(addresses)
         if value.dtype.scalar.name in narrow.FORMATS:
             before = _add_narrow(pointers, value, _mask(mask, pointers))
         else:
@@ -94,12 +97,13 @@ class Memory:
         return before
 
     def atomic_cas(self, pointers: Any, compare: Any, value: Any, *options: Any) -> Any:
-        self._access(pointers, None, "read", "written", value=value)
+        addresses = self._access(pointers, None, "read", "written", value=value)
         self._order(options[0])
         if self.counting.blind:
             return unknown(value.dtype, value.data.shape)
         if is_opaque((compare, value)):
             raise NeedsValues
+        self._need(addresses)
         create = type(interpreter_builder).create_atomic_cas
         before = create(interpreter_builder, pointers, compare, value, *options)
         self._watch_atomic(pointers, None, before)
@@ -143,11 +147,30 @@ class Memory:
                     lambda: np.arange(addresses.size) if wanted is None else np.flatnonzero(wanted),
                     tile=pointers.data.ndim > 1,
                 ),
-                changed=lambda: _changed(pointers, mask, value),
+                changed=lambda: self._changed(pointers, mask, value),
                 repeated=lambda: _repeated(pointers, mask, value),
             )
             self.counting.meter.access(ways, addresses, _size(pointers), about)
         return addresses
+
+    def _need(self, addresses: Array) -> None:
+        """Raises NeedsValues where any of the addresses has no value."""
+        for start, end in self.counting.undrawn if addresses.size else ():
+            if addresses.max() >= start and addresses.min() < end:
+                raise NeedsValues
+
+    def _changed(self, pointers: Any, mask: Any, value: Any) -> Runs | None:
+        """The bytes that a store will change; None where the value was left out."""
+        if is_opaque(value):
+            return None
+        wanted = _mask(mask, pointers)
+        self._need(pointers.data[wanted])
+        before, after = (
+            _read(pointers, mask, None, pointers.get_element_ty()),
+            np.broadcast_to(value.data, pointers.data.shape),
+        )
+        differs = wanted & _different(before, after)
+        return runs(pointers.data[differs], _size(pointers))
 
     def _watch(self, pointers: Any, addresses: Array, atomic: bool = False) -> None:
         """Counts repeated accesses to one address. Raises NotServed for a program that would poll for ever."""
@@ -188,18 +211,6 @@ class Memory:
 _KINDS = ir.DESCRIPTOR_REDUCE_KIND
 _ORDERED = (_KINDS.MIN, _KINDS.MAX)
 _DESCRIPTOR_ATOMICS = {getattr(_KINDS, n): getattr(ir.ATOMIC_OP, n) for n in ("ADD", "MIN", "MAX", "AND", "OR", "XOR")}
-
-
-def _changed(pointers: Any, mask: Any, value: Any) -> Runs | None:
-    """The bytes that a store will change; None where the value was left out."""
-    if is_opaque(value):
-        return None
-    before, after = (
-        _read(pointers, mask, None, pointers.get_element_ty()),
-        np.broadcast_to(value.data, pointers.data.shape),
-    )
-    differs = _mask(mask, pointers) & _different(before, after)
-    return runs(pointers.data[differs], _size(pointers))
 
 
 def _repeated(pointers: Any, mask: Any, value: Any) -> tuple[Runs, Runs] | None:

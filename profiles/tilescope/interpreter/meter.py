@@ -180,8 +180,8 @@ _OPERATION, ELEMENT, ACCESSED, MULTIPLIED = 40e-6, 2e-9, 15e-9, 0.1e-9
 class Counting:
     """How a launch is interpreted, and the meter that counts it (None: nothing is counted).
 
-    Without ``values`` floating-point numbers are not computed; if ``blind``, nothing that memory holds is read. NeedsValues is
-    raised where an address depends on such a value. ``program`` is the one that is interpreted. ``not_finite``
+    Without ``values`` floating-point numbers are not computed; if ``blind``, nothing that memory holds is read, and nothing of the ranges
+    of addresses that are ``undrawn``. NeedsValues is raised where an address depends on such a value. ``program`` is the one that is interpreted. ``not_finite``
     looks for the first NaN and infinity. ``source`` is the file whose lines are counted. ``work`` is done so far and ``limit`` the
     most, in seconds that follow from the operations and their elements. ``another`` runs a program that has not begun while the current
     one waits, and returns whether there was one.
@@ -194,6 +194,7 @@ class Counting:
     work: float = 0.0
     another: Callable[[], bool] | None = None
     blind: bool = False
+    undrawn: Sequence[tuple[int, int]] = ()
     program: Program = field(default_factory=Program)
     not_finite: NotFinite | None = None
     #: Number of lines that the launch's programs have printed.

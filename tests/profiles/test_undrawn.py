@@ -1,0 +1,99 @@
+"""A case without values is counted on inputs that were not drawn, unless something depends on them."""
+
+import json
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from tilescope.collectors import interpreter
+from tilescope.execution import execute, launches, undrawn
+from tilescope.execution.pytorch_traffic import NeedsData
+from tilescope.interpreter import interpret
+from tilescope.interpreter.blocks import NeedsValues
+from tilescope.table.case import Case
+
+
+def test_random_floats_keep_what_their_memory_holds():
+    with undrawn.Undrawn():
+        filled, made = torch.zeros(4, dtype=torch.bfloat16).normal_(), torch.randn(2, 3, dtype=torch.float64)
+        copied = torch.rand(5, 6).T.to(torch.float16)
+    assert filled.tolist() == [0, 0, 0, 0]
+    assert (made.shape, made.dtype, copied.stride(), copied.dtype) == ((2, 3), torch.float64, (1, 6), torch.float16)
+
+
+@pytest.mark.parametrize(
+    "depends",
+    [
+        lambda x: x > 0,
+        lambda x: x.argmax(),
+        lambda x: x.sum().item(),
+        lambda x: x.view(torch.int32),
+        lambda x: x.to(torch.int64),
+        lambda x: torch.equal(x, x),
+        lambda x: torch.zeros(4, dtype=torch.int32).copy_(x),
+        lambda x: torch.randint(9, (4,)),
+        lambda x: torch.dropout(x, 0.5, train=True),
+    ],
+)
+def test_other_values_than_floats_need_what_is_drawn(depends):
+    with undrawn.Undrawn():
+        x = torch.zeros(4).normal_()
+        x.new_zeros(4, dtype=torch.int32)
+        with pytest.raises(NeedsData):
+            depends(x)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "workload", "drawn"),
+    [("softmax", "12x781-fp32", [True, False]), ("cross_entropy", "12x781-fp32", [True, False, True])],
+)
+def test_count_draws_only_what_it_needs(monkeypatch, tmp_path, kernel, workload, drawn):
+    tried, count = [], interpreter._count
+
+    def counted(*args, drawn=True, **more):
+        tried.append(drawn)
+        return count(*args, drawn=drawn, **more)
+
+    case, spec = Case(kernel, "triton", "forward", workload), execute.load_spec(kernel)
+    monkeypatch.setattr(interpreter, "_count", counted)
+    interpreter.capture(case, spec, tmp_path / "found", {})
+    assert tried == drawn
+    known = [record for record, _ in count(case, spec, {}, "cpu", values=False)[0]]
+    found = interpreter.bounded_reading.data_of(tmp_path / "found")["launches"]
+    assert found == json.loads(json.dumps(known, default=str))
+
+
+@triton.jit
+def _clearing_kernel(x_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.load(x_ptr + at)
+    tl.store(x_ptr + at, 0.0)
+
+
+@triton.jit
+def _counting_kernel(x_ptr):
+    tl.atomic_add(x_ptr, 1.0)
+
+
+@triton.jit
+def _bits_kernel(x_ptr):
+    tl.store(x_ptr, tl.load(x_ptr.to(tl.pointer_type(tl.int32))).to(tl.float32))
+
+
+@triton.jit
+def _swapping_kernel(x_ptr):
+    tl.atomic_cas(x_ptr.to(tl.pointer_type(tl.int32)), 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "constants"),
+    [(_clearing_kernel, (16,)), (_counting_kernel, ()), (_bits_kernel, ()), (_swapping_kernel, ())],
+)
+def test_launch_that_looks_at_memory_needs_its_values(kernel, constants):
+    x = torch.ones(16)
+    with launches.catch() as caught:
+        kernel[(2,)](x, *constants)
+    interpret.run(caught[0], meter=interpret.meter(caught[0]), values=False)
+    with pytest.raises(NeedsValues):
+        interpret.run(caught[0], meter=interpret.meter(caught[0]), values=False, drawn=False)
