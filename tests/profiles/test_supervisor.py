@@ -340,6 +340,28 @@ def test_collectors_in_turn_share_a_process(catalog, monkeypatch, tmp_path, fate
     assert (loaded.table["metric"] == "registers").sum() == 2 * (2 - ("raises" in fates))
 
 
+def test_timed_collector_waits_in_the_process_that_counts(catalog, monkeypatch, tmp_path):
+    names = ["fakes.late", "fakes.mortal", "fakes.quick"]
+    _, counts, times = names
+    pids, file = tmp_path / "pids", tmp_path / "counted"
+    (tmp_path / "deaths").write_text("0")
+    monkeypatch.setenv("FAKES_DEATHS", str(tmp_path / "deaths"))
+    monkeypatch.setattr(supervisor, "processors", lambda: 4)
+    monkeypatch.setattr(supervisor, "IN_TURN", (times, counts))
+    monkeypatch.setattr(supervisor, "ON_GPU", frozenset((times, counts)))
+    for module in (attempt, supervisor):
+        monkeypatch.setattr(module, "TIMED", frozenset((times,)))
+
+    def on_event(event):
+        if (event["event"], event.get("collector")) == ("result", counts):
+            file.touch()
+
+    job = Job(cases("good"), names, {"pids": str(pids), "file": str(file)}, catalog=catalog)
+    assert store.open_run(asyncio.run(supervisor.run(job, on_event))).run.complete
+    counting, other, timing = pids.read_text().split()
+    assert counting == timing != other
+
+
 def test_case_with_rows_is_not_measured_twice(catalog):
     folder = interrupted(catalog, "good", "stubborn")
     ledger = Ledger(Job(cases("good", "stubborn"), ["compiler"]), store.RunWriter.reopen(folder), print)
@@ -384,3 +406,10 @@ def test_held_gpu_lock_keeps_jobs_waiting(temporary):
     with held(path("held")), pytest.raises(TimeoutError):
         asyncio.run(take())
     assert waited == [1]
+
+
+def test_process_that_waits_leaves_the_gpu_to_wrapped_collectors():
+    shared = ["check", "cupti", "events", "torch_profiler"]
+    assert supervisor._shares(shared) == [shared]
+    assert supervisor._shares(["check", "ncu", "events", "race"]) == [["check", "ncu"], ["events", "race"]]
+    assert supervisor._shares(["ncu"]) == [["ncu"]]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tilescope import collectors
 from tilescope.jobs import worker_output
-from tilescope.jobs.job import BATCH, patience
+from tilescope.jobs.job import BATCH, TIMED, patience
 from tilescope.jobs.ledger import Ledger, one_line
 from tilescope.jobs.process import Standby, StartError, WorkerProcess
 from tilescope.jobs.worker_output import last_line, tail
@@ -58,16 +58,25 @@ async def collect(
 
 
 async def ahead(
-    ledger: Ledger, cases: Mapping[str, Sequence[Case]], *, beside: bool = False, leaving: bool = False
+    ledger: Ledger,
+    cases: Mapping[str, Sequence[Case]],
+    *,
+    beside: bool = False,
+    leaving: bool = False,
+    quiet: asyncio.Future[None] | None = None,
 ) -> None:
     """Runs each collector's cases, one collector after the other, in one process. Whatever it has trouble with stays outstanding.
 
-    ``beside``: other processes use the GPU too. ``leaving`` is as in ``collect``, once nothing is outstanding.
+    ``beside``: other processes use the GPU too. ``leaving`` is as in ``collect``, once nothing is outstanding. Collectors that time
+    begin once ``quiet`` is done.
     """
     known = {case.id: case for each in cases.values() for case in each}
-    first, *then = (_job(ledger, name, each) for name, each in cases.items())
+    jobs = (_job(ledger, name, each) for name, each in cases.items())
+    first, *then = ({**job, "waits": quiet is not None and job["collector"] in TIMED} for job in jobs)
     with contextlib.suppress(StartError):
         async with WorkerProcess({**first, "then": then, "beside": beside}) as worker:
+            if quiet is not None:
+                quiet.add_done_callback(worker.let_go)
             async for event in worker.events(patience(ledger.job.settings)):
                 if event["event"] == "done" and leaving and not any(map(ledger.left, cases)):
                     worker.leave()

@@ -347,6 +347,11 @@ class WorkerProcess:
             found += fresh
         return found
 
+    def let_go(self, *_: object) -> None:
+        """Lets the worker begin with a part of its job that waits."""
+        if self._place:
+            self._place.job.with_name(warm.GO).touch()
+
     def leave(self) -> None:
         """Stops waiting for the exit of a worker that is done, which would take as long as a small case.
 

@@ -226,8 +226,9 @@ async def _measure(
 ) -> None:
     """Collects on the GPU, one collector after the other, while no other job does.
 
-    Those that count begin beside the collectors that need no GPU, if processors are free; those that time wait for them. Those
-    that may share a process do, since the imports, a CUDA context and the first launch of each kernel take a second a process.
+    Those that count begin beside the collectors that need no GPU, if processors are free; those that time come last and wait for
+    them. Those that may share a process do, since the imports, a CUDA context and the first launch of each kernel take a second a
+    process.
     """
     waiting = {"event": "waiting", "doing": "waiting for another job on this GPU"}
     if first:
@@ -236,24 +237,26 @@ async def _measure(
         await apart
     lock = gpu_lock(await asyncio.to_thread(device.lock_name), lambda: ledger.emit(waiting))
     async with lock:
-        outstanding = [name for name in names if ledger.left(name)]
+        await measure_ceilings(ledger)  # while others compile what is checked
+        outstanding = sorted((name for name in names if ledger.left(name)), key=TIMED.__contains__)
         await _check_ahead(ledger)
-        while outstanding:
-            now = [name for name in outstanding if apart.done() or name not in TIMED]
-            if now == outstanding or not now:
-                await measure_ceilings(ledger)  # while the GPU would wait for the processors, if it does
-            if not now:
-                await apart
-                continue
-            outstanding = [name for name in outstanding if name not in now]
+        for now in _shares(outstanding):
             # The next collector must wait until this worker has ended and freed the GPU; after the last nothing waits.
-            together = {name: ledger.left(name) for name in IN_TURN if name in now}
+            last = now[-1] == outstanding[-1]
+            together = {name: ledger.left(name) for name in now if name in IN_TURN}
             if len(together) > 1:
-                await attempt.ahead(ledger, together, leaving=not outstanding and together.keys() == {*now})
+                await attempt.ahead(ledger, together, leaving=last and together.keys() == {*now}, quiet=apart)
             for name in now:
-                leaving = not outstanding and name == now[-1]
+                if name in TIMED:
+                    await apart
+                leaving = name == outstanding[-1]
                 await attempt.collect(ledger, name, ledger.left(name), leaving=leaving, standby=standing.get(name))
-        await measure_ceilings(ledger)  # where an earlier process has collected all
+
+
+def _shares(names: Sequence[str]) -> list[Sequence[str]]:
+    """The collectors that may share a process, in order: a process that waits holds memory of the GPU from others that count."""
+    counting, timing = ([name for name in names if (name in TIMED) is timed] for timed in (False, True))
+    return [names] if {*counting} <= {*IN_TURN} else list(filter(None, (counting, timing)))
 
 
 async def _check_ahead(ledger: Ledger) -> None:

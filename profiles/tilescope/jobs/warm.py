@@ -38,6 +38,8 @@ MARK = "TILESCOPE_WORKER"
 WORKER = ("-P", "-m", "tilescope.jobs.worker")
 #: The file that the users of a worker's temporary folder lock.
 LOCK = "lock"
+#: The file in that folder for which a part of a job may wait.
+GO = "go"
 #: The worker's argument for standby; the id of the process that it dies with follows, 0 for none.
 STAND_BY = "stand-by"
 #: Variables that differ between terminals and affect no import, so that terminals share a server. A worker still gets its own.

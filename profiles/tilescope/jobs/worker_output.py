@@ -28,6 +28,7 @@ _MESSAGE, _DETAIL = 2000, 64 << 10
 _SHAPES: dict[str, dict[str, type]] = {
     "start": {},
     "ready": {},
+    "waiting": {},
     "case": {"case": str, "doing": str},
     "result": {"case": str},
     "skipped": {"case": str, "message": str},

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import gc
 import importlib
+import itertools
 import json
 import os
 import signal
@@ -27,7 +28,7 @@ from typing import Any
 from tilescope import collectors
 from tilescope.execution.not_applicable import NotApplicable
 from tilescope.execution.parentage import WATCH, die_with
-from tilescope.jobs import worker_output
+from tilescope.jobs import warm, worker_output
 from tilescope.jobs.worker import fork_server
 from tilescope.table.case import Case
 from tilescope.table.sources import KNOWN
@@ -107,11 +108,23 @@ def _capture(job: Mapping[str, Any], emit: Emit) -> int:
     for number, one in enumerate((job, *job.get("then", ()))):
         if number:
             _release(0)
+        if one.get("waits"):
+            _wait(Path(job["temporary"]).with_name(warm.GO), emit)
         cases = [Case(**case) for case in one["cases"]]
         folder, settings = Path(one["folder"]).absolute(), one.get("settings", {})
         if status := collect(one["collector"], cases, folder, settings, emit):
             return status
     return 0
+
+
+def _wait(file: Path, emit: Emit) -> None:
+    """Returns once the file exists. Tells that this process is alive."""
+    for look in itertools.count():
+        if file.exists():
+            return
+        if look % 200 == 0:
+            emit({"event": "waiting", "look": look})
+        time.sleep(0.005)
 
 
 def collect(name: str, cases: Sequence[Case], folder: Path, settings: Mapping[str, Any], emit: Emit) -> int:
