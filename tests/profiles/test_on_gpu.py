@@ -157,7 +157,7 @@ KEEPING = """
 import torch
 import triton
 import triton.language as tl
-from tilescope.collectors.cupti.counters import of_call
+from tilescope.collectors.cupti.counters import launched, of_calls
 
 @triton.jit
 def keeping_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
@@ -165,7 +165,8 @@ def keeping_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
     tl.store(out_ptr + tl.program_id(0), tl.sum(tl.load(x_ptr + offsets, eviction_policy="evict_last")))
 
 x, out = torch.randn(2**21, device="cuda"), torch.empty(2**9, device="cuda")
-(launch,) = of_call(lambda: keeping_kernel[(2**9,)](x, out, 2**12))["launches"]
+run = lambda: keeping_kernel[(2**9,)](x, out, 2**12)
+((launch,),) = (found["launches"] for found in of_calls([run], [launched(run)]))
 print(launch["counters"]["dram__bytes_read.sum"] / 2**23)
 """
 

@@ -215,3 +215,30 @@ def test_sweep_backward_call_is_forgotten_without_room(torch_and_catalog, monkey
     raced.call(cases[2])
     raced.call(cases[0])
     assert made == [*cases, cases[0]], "the first was forgotten to make room"
+
+
+def test_sweep_counts_together_and_alone_where_that_fails(torch_and_catalog, monkeypatch):
+    from tilescope.tuning import sweep
+
+    asked = []
+
+    def of_calls(runs, functions):
+        asked.append([run() for run in runs])
+        if "ROWS=2" in asked[-1]:
+            raise ValueError("2 launches were seen and 3 counted")
+        return [{"launches": names} for names in functions]
+
+    monkeypatch.setattr(sweep.counters, "unavailable", lambda: None)
+    monkeypatch.setattr(sweep.counters, "launched", lambda run: [run()])
+    monkeypatch.setattr(sweep.counters, "of_calls", of_calls)
+    monkeypatch.setattr(sweep.Sweep, "call", lambda self, case: lambda: case.config)
+    cases = [Case("softmax", "triton", "forward", "8x8-fp32", config) for config in ("", "ROWS=1", "ROWS=2")]
+    raced = sweep.Sweep(cases, None, {}, lambda case, doing: None)
+    raced._count(["default", "ROWS=1"])
+    raced._count(["ROWS=1", "ROWS=2"])
+    raced._count([])
+    assert asked == [["", "ROWS=1"], ["ROWS=1", "ROWS=2"], ["ROWS=1"], ["ROWS=2"]]
+    assert {name: facts.get("counted", {}).get("launches") for name, facts in raced._facts.items()} == {
+        "default": [""], "ROWS=1": ["ROWS=1"], "ROWS=2": None,
+    }  # fmt: skip
+    assert raced._facts["ROWS=2"]["uncounted"] == "not counted: 2 launches were seen and 3 counted"

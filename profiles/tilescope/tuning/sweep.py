@@ -249,18 +249,27 @@ class Sweep:
             self._facts[name][memory.SUSTAINED] = times
 
     def _count(self, names: Sequence[str]) -> None:
-        """Reads the hardware counters of these configs: bytes at HBM, and stalls."""
+        """Reads the hardware counters of these configs: bytes at HBM, and stalls. They share a session where they can."""
         for name in names:
-            case = self._cases[name]
-            self._begin(case, "counting")
-            try:
-                if reason := counters.unavailable():
-                    raise NotApplicable(reason)
-                with contextlib.nullcontext() if case.config else without_autotuners():
-                    self._facts[name]["counted"] = counters.of_call(self.call(case))
-            except Exception as error:
+            self._begin(self._cases[name], "counting")
+        try:
+            if reason := counters.unavailable():
+                raise NotApplicable(reason)
+            runs = [self._without_search(self._cases[name]) for name in names]
+            counted = counters.of_calls(runs, [counters.launched(run) for run in runs]) if runs else []
+            for name, data in zip(names, counted, strict=True):
+                self._facts[name]["counted"] = data
+        except Exception as error:
+            for name in names if len(names) > 1 else ():
+                self._count([name])
+            if len(names) == 1:
                 # The times stand without the counts.
-                self._facts[name]["uncounted"] = f"not counted: {compile_jobs.one_line(error)}"
+                self._facts[names[0]]["uncounted"] = f"not counted: {compile_jobs.one_line(error)}"
+
+    def _without_search(self, case: Case) -> Callable[[], Any]:
+        """``call`` of a case whose default config must not be searched for."""
+        call = self.call(case)
+        return call if case.config else without_autotuners()(call)
 
     def _launched(self, name: str, kernels: search.Kernels) -> str:
         """A text that is equal for configs with the same launch of the same code, of which one is timed for all.

@@ -149,20 +149,11 @@ def wanted(cost: Any, settings: Mapping[str, Any]) -> Sequence[str]:
     return planning.OTHERS if few else planning.PRODUCTS
 
 
-def of_call(
-    run: Callable[[], Any],
-    look: Callable[[Callable[[], Any]], Any] = lambda call: call(),
-    metrics: Sequence[str] = planning.PRODUCTS,
-) -> dict[str, Any]:
-    """Counts the metrics of each launch of ``run``. Returns an ``Artefact``'s data.
-
-    ``look`` makes the call that finds the launches. Raises NotApplicable, with the cure, where CUPTI gives no counters here.
-    """
-    return of_calls([run], [launched(run, look)], metrics)[0]
-
-
 def launched(run: Callable[[], Any], look: Callable[[Callable[[], Any]], Any] = lambda call: call()) -> list[str]:
-    """The functions that ``run`` launches. Raises as ``of_call``."""
+    """The functions that ``run`` launches; ``look`` makes the call.
+
+    Raises NotApplicable, with the cure, where CUPTI gives no counters here.
+    """
     import torch  # noqa: PLC0415 - only the worker may import torch
 
     def call() -> None:
@@ -184,11 +175,14 @@ def launched(run: Callable[[], Any], look: Callable[[Callable[[], Any]], Any] = 
 
 
 def of_calls(
-    runs: Sequence[Callable[[], Any]], functions: Sequence[Sequence[str]], metrics: Sequence[str]
+    runs: Sequence[Callable[[], Any]],
+    functions: Sequence[Sequence[str]],
+    metrics: Sequence[str] = planning.PRODUCTS,
 ) -> list[dict[str, Any]]:
     """Counts the metrics of each launch of the calls, which make launches of these ``functions``. Returns an ``Artefact``'s data of each.
 
-    The first start of a profiler takes 0.15 s, so several calls are counted together. The flush before each is counted with them.
+    The first start of a profiler takes 0.15 s, so several calls are counted together. The flush before each is counted with them. Raises as
+    ``launched``.
     """
     import torch  # noqa: PLC0415 - only the worker may import torch
 
@@ -268,7 +262,7 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
 
 
 def rows(data: Any, case: Case) -> list[Any]:
-    """Rows from the data of ``of_call``. Raises Misfit for invalid data."""
+    """Rows from the data of ``of_calls``. Raises Misfit for invalid data."""
     known: Artefact = json_shape.fit(data, Artefact, "it")
     return [
         case.row(metric, value, "cupti", launch=number, function=launch.function)
