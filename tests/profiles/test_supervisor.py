@@ -413,3 +413,5 @@ def test_process_that_waits_leaves_the_gpu_to_wrapped_collectors():
     assert supervisor._shares(shared) == [shared]
     assert supervisor._shares(["check", "ncu", "events", "race"]) == [["check", "ncu"], ["events", "race"]]
     assert supervisor._shares(["ncu"]) == [["ncu"]]
+    # The process that described a script's launches may have collected all.
+    assert supervisor._shares([]) == []

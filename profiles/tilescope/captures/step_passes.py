@@ -199,7 +199,7 @@ class Passes:
         settled = False
         with profile(
             schedule=lambda number: ProfilerAction.RECORD if settled else ProfilerAction.WARMUP,
-            record_shapes=not with_stack, with_stack=with_stack,
+            record_shapes=not with_stack, with_stack=with_stack, acc_events=True,
         ) as profiler:  # fmt: skip
             for number in range(1, settling + 1):
                 yield

@@ -256,7 +256,8 @@ async def _measure(
 def _shares(names: Sequence[str]) -> list[Sequence[str]]:
     """The collectors that may share a process, in order: a process that waits holds memory of the GPU from others that count."""
     counting, timing = ([name for name in names if (name in TIMED) is timed] for timed in (False, True))
-    return [names] if {*counting} <= {*IN_TURN} else list(filter(None, (counting, timing)))
+    shares = [names] if {*counting} <= {*IN_TURN} else [counting, timing]
+    return [share for share in shares if share]
 
 
 async def _check_ahead(ledger: Ledger) -> None:
