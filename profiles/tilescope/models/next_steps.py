@@ -39,6 +39,8 @@ _QUEUE, _PROFILED = 1000, 2.0
 _PRODUCT = re.compile(r"(aten::)?(addmm|mm|bmm|baddbmm|_scaled_mm|_grouped_mm|linear|matmul)$")
 #: Convolutions, kernels of those whose channels come first, which torch.compile may turn, and norms of their results.
 _CONVOLUTION, _FIRST = re.compile(r"conv(olution|\d|_)"), re.compile("nchw|implicit_convolve", re.I)
+#: cuDNN's kernels that turn channels, of which torch.compile leaves those of the step's ends.
+_TURNS = re.compile("nchwToNhwc|nhwcToNchw")
 _BATCH_NORM = re.compile(r"(batch|group|instance)_norm")
 #: Their share of the kernels' time from which a compiled model's time cannot be predicted.
 _CONVOLVED = 0.2
@@ -250,6 +252,7 @@ def _compile(pace: _Pace) -> Iterator[Suggestion]:
         >= _CONVOLVED * ledger.busy
     ):
         unsure = ", and makes convolutions and their norms faster or slower"
+        saving += sum(entry.share for entry in convolutions if _TURNS.search(entry.launch.name))
         # At most, convolutions reach their roofs.
         most += sum(entry.above for entry in convolutions)
     # The code is compiled anew where such a value changes it.
