@@ -146,7 +146,8 @@ def critical_path(spans: pd.DataFrame, arrows: pd.DataFrame) -> pd.DataFrame:
     warps, starts, ends = (spans[name].to_numpy() for name in ("warp", "start", "end"))
     rows = {warp: np.flatnonzero(warps == warp) for warp in np.unique(warps)}
     begins = {warp: starts[own].tolist() for warp, own in rows.items()}
-    came = {(to, end): (warp, time) for _, warp, time, to, end, _ in arrows.itertuples(index=False, name=None)}
+    led = (arrows[name].tolist() for name in ARROWS[1:5])
+    came = {(to, end): (warp, time) for warp, time, to, end in zip(*led, strict=True)}
     last, first = int(ends.argmax()), int(starts.argmin())
     warp, time = warps[last], ends[last]
     found: list[tuple[int, float, float]] = []
