@@ -123,11 +123,11 @@ def _columns(rows: pd.DataFrame, shared: pd.DataFrame, kind: str) -> dict[str, A
     together = [f"{count:,} short spans, most of them {kind}" for count in shared["launches"]]
     quiet = ["-"] * len(shared)
     return {
-        "lane": ["", *rows["lane"], *shared["impl"]], "start": [math.nan, *rows["start"], *shared["left"]],
-        "end": [math.nan, *rows["end"], *shared["right"]], "name": ["", *rows["name"], *together],
+        "lane": ["", *rows["lane"], *shared["impl"]], "start": np.r_[math.nan, rows["start"], shared["left"]],
+        "end": np.r_[math.nan, rows["end"], shared["right"]], "name": ["", *rows["name"], *together],
         "awaits": ["", *(awaits or "-" for awaits in rows["awaits"]), *quiet],
         "line": ["", *(str(n) if n else "-" for n in rows["line"]), *quiet],
-        "alpha": [plain, *np.where(rows["chosen"], plain, 0.12), *([plain / 2] * len(shared))], **texts,
+        "alpha": np.r_[plain, np.where(rows["chosen"], plain, 0.12), np.full(len(shared), plain / 2)], **texts,
     }  # fmt: skip
 
 

@@ -95,20 +95,25 @@ def reduced(
     window = launches["end"].max() - first or 1e-9
     # No launch is longer than the window, so adding it ranks requested launches first.
     own = _longest(launches["duration"] + window * launches["chosen"], most)
-    rest = launches[~own]
-    slot = ((rest["start"] - first) / window * slots).astype(int).rename("slot")
-    grouped = rest.groupby([rest["impl"], slot], sort=False)
-    shared = grouped.agg(
-        left=("start", "min"), right=("end", "max"), launches=("start", "size"), busy=("duration", "sum")
-    )
-    times = rest["duration"].groupby([rest["impl"], slot, rest[by]], sort=False).sum().sort_values()
-    foremost = times.reset_index(by).groupby(level=["impl", "slot"], sort=False)[by].last()
-    return launches[own], shared.join(foremost).reset_index("impl").reset_index(drop=True)
+    rest = launches.loc[~own, ["impl", "start", "end", "duration", by]]
+    (lane, impls), (kind, kinds) = (pd.factorize(rest[name]) for name in ("impl", by))
+    place = lane * (slots + 1) + ((rest["start"] - first) / window * slots).astype(int).to_numpy()
+    counts = np.bincount(place)
+    used = np.flatnonzero(counts)
+    spent = np.bincount(place * len(kinds) + kind, rest["duration"], counts.size * len(kinds))
+    spent = spent.reshape(-1, len(kinds))[used]
+    left, right = np.full(counts.size, np.inf), np.full(counts.size, -np.inf)
+    np.minimum.at(left, place, rest["start"])
+    np.maximum.at(right, place, rest["end"])
+    shared = {"impl": impls[used // (slots + 1)], "left": left[used], "right": right[used], "launches": counts[used]}
+    return launches[own], pd.DataFrame(shared | {"busy": spent.sum(axis=1), by: kinds[spent.argmax(axis=1)]})
 
 
 def _longest(values: pd.Series, most: int = MOST) -> pd.Series:
     """Mask of the ``most`` largest values. It holds all or none of equal values, so that no end of the timeline is preferred."""
-    return values.rank(method="max", ascending=False) <= most
+    least = values.nlargest(most).min()
+    own = values >= least
+    return own if own.sum() <= most else values > least
 
 
 def _together(plot: figure, shared: pd.DataFrame, lanes: dict[str, str], look: Theme) -> list[LegendItem]:
