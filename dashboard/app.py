@@ -17,7 +17,7 @@ from tilescope_dashboard.panel_patches import page_lifetime
 from tilescope_dashboard.serving import guard
 from tilescope_dashboard.session.access import may_launch
 from tilescope_dashboard.session.jobs import shared
-from tilescope_dashboard.session.scheduling import IdleWork, next_tick
+from tilescope_dashboard.session.scheduling import IdleWork, next_tick, once_answered, serves
 from tilescope_dashboard.session.state import FIRST, HOME, IN_ADDRESS, PROFILE, State
 from tilescope_dashboard.views import kernel_bar
 from tilescope_dashboard.views.context import Context
@@ -101,8 +101,8 @@ def build() -> pmui.Page:
     page.param.watch(lambda event: setattr(state, "theme", "dark" if event.new else "light"), "dark_theme")
     state.param.watch(lambda event: next_tick(lambda: setattr(page, "dark_theme", event.new == "dark")), "theme")
     width.param.watch(lambda event: setattr(state, "narrow", event.new is width.small), "current")
-    # The browser has seconds of scripts to load before it asks for what is in the page: made meanwhile, it costs no time.
-    next_tick(functools.partial(fill_main, state, drawer, page, main))
+    # The browser runs scripts for a while before it asks for what is in the page: made meanwhile, it costs no time.
+    once_answered(functools.partial(fill_main, state, drawer, page, main))
     pn.state.on_session_destroyed(page_lifetime.release)
     return page
 
@@ -131,6 +131,9 @@ def fill_main(state: State, drawer: Drawer, page: pmui.Page, main: pn.Column) ->
         main.append(start_error(error))
     else:
         fill_drawer(state, drawer, progress)
+        if not serves():  # nobody waits yet: a kernel's first view is made, then its figures
+            views.make()
+            views.make()
 
 
 def fill_drawer(state: State, drawer: Drawer, progress: JobPanel) -> None:
@@ -194,5 +197,6 @@ def report_callback_error(error: Exception) -> None:
 pn.extension("tabulator", notifications=True, disconnect_notification=LOST, exception_handler=report_callback_error)
 try:
     build().servable()
+    page_lifetime.rehearse()
 except Exception as error:  # a script that raises is served as a blank page
     start_error(error).servable()

@@ -1,5 +1,6 @@
 """Views are made in spare time, and one is seen at a time."""
 
+import asyncio
 import time
 import types
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from panel.io.location import Location
 from tilescope_dashboard.components.view_tabs import ViewTabs
 from tilescope_dashboard.session import scheduling
-from tilescope_dashboard.session.scheduling import AfterPaint, IdleWork
+from tilescope_dashboard.session.scheduling import AfterPaint, IdleWork, answering, once_answered
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views import base, navigation
 from tilescope_dashboard.views.groups import APART, FORMER, GROUPS
@@ -117,6 +118,35 @@ def test_page_that_was_left_builds_no_views(monkeypatch: pytest.MonkeyPatch) -> 
     clock.session_context.session.connection_count = 1
     clock.turn()
     assert len(done) == 1
+
+
+def test_page_is_filled_once_it_has_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, done = Clock(monkeypatch), []
+
+    def filled() -> None:
+        done.append(1)
+
+    once_answered(filled)
+    assert done == [1] and not clock.waiting  # the server is starting
+
+    async def served() -> None:
+        once_answered(filled)
+
+    asyncio.run(served())
+    for _ in range(3):
+        assert len(done) == 1
+        answering()
+        clock.turn(late=-0.02)
+    clock.turn()
+    assert len(done) == 2 and not clock.waiting
+    # A page that others keep waiting is filled all the same.
+    asyncio.run(served())
+    began = clock.now
+    for _ in range(100):
+        if len(done) == 2:
+            answering()
+            clock.turn(late=-0.02)
+    assert 0.3 < clock.now - began < 1.0
 
 
 def test_without_a_session_nothing_waits() -> None:

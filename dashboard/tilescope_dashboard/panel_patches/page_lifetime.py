@@ -14,7 +14,8 @@ from typing import Any
 import panel as pn
 import panel_material_ui as pmui
 from bokeh.util.warnings import BokehUserWarning
-from panel.io.resources import JS_VERSION, LOCAL_DIST
+from panel.io import server
+from panel.io.resources import JS_VERSION, LOCAL_DIST, Resources
 from panel.models.tabulator import THEME_PATH
 from panel.reactive import Syncable
 from panel_material_ui.base import FONT_CSS
@@ -30,6 +31,7 @@ from tilescope_dashboard.panel_patches import (
     page_address,
     page_resources,
 )  # fmt: skip
+from tilescope_dashboard.session.scheduling import serves
 
 _PATCHES = (
     callback_checks, connections, gone, grown_pages, model_defaults, page_address, page_resources,
@@ -59,7 +61,7 @@ def settle() -> None:
     the worker for the kernels, which the profile form waits for.
     """
     catalog.ask()
-    if not _serves():
+    if not serves():
         # The server is warming up and nobody waits: fill the caches that Home and Claims read.
         for run in store.list_runs():
             run_cache.has_claimed(run.path)
@@ -76,13 +78,11 @@ def settle() -> None:
     gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
 
 
-def _serves() -> bool:
-    """Whether an event loop is running, as in a server that answers requests."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+def rehearse() -> None:
+    """While the server starts, do with its page what is slow only for the first: list the files of its head, and write its models."""
+    if not serves():
+        server.bundle_resources(pn.state.curdoc.roots, Resources(mode="server", root_url="/"))
+        pn.state.curdoc.to_json()
 
 
 def from_here() -> None:

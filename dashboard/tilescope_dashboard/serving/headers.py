@@ -1,4 +1,4 @@
-"""Security headers of every answer: where pages may load from, and who may frame them."""
+"""Security headers of every answer: where pages may load from, and who may frame them. Each answer is noted."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from tornado.httputil import HTTPHeaders, HTTPServerRequest
 from tornado.web import OutputTransform
 
 from tilescope_dashboard.serving import hosts
+from tilescope_dashboard.session import scheduling
 
 #: Panel and Bokeh use inline scripts, functions made from text, and components imported as blobs.
 _CONTENT = (
@@ -40,6 +41,7 @@ class Headers(OutputTransform):
         self, status_code: int, headers: HTTPHeaders, chunk: bytes, finishing: bool
     ) -> tuple[int, HTTPHeaders, bytes]:
         """Tornado's hook."""
+        scheduling.answering()
         for name, value in {**_OTHERS, "Content-Security-Policy": content(self._name)}.items():
             if name not in headers:
                 headers[name] = value
