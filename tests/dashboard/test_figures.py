@@ -207,3 +207,15 @@ def test_overview_marks_are_hollow_where_predicted() -> None:
         data = glyph(plot, "points").data_source.data
         assert (list(data["fill"]) == list(data["colour"])) == measured
         assert len(data["x"]) == len(rows.drop_duplicates(schema.CASE_COLUMNS))
+
+
+def test_exchanged_figure_keeps_no_selection(points: pd.DataFrame) -> None:
+    place, roofs = chart(), all_roofs(synthetic.DEVICE)
+    place.exchange(roofline(points, roofs, LIGHT))
+    shown = place.object
+    source(shown).selected.indices = [1]
+    place.exchange(roofline(points.tail(len(points) - 1), roofs, LIGHT))
+    assert place.object is shown
+    assert (source(shown).selected.indices, len(source(shown).data["row"])) == ([], len(points) - 1)
+    place.exchange(roofline(points, roofs, DARK))
+    assert place.object is not shown

@@ -78,6 +78,24 @@ def test_a_view_that_fails_says_so_in_its_place() -> None:
     assert "<i>" not in said(shown)
 
 
+def test_filter_paints_the_shown_figure_again() -> None:
+    shown = opened(Roofline, run=RUN, kernel="softmax")
+    drawn, few = shown.chart.object, list(shown.source.data["row"])
+    extent = drawn.x_range.start, drawn.x_range.end
+    drawn.x_range.update(start=1.0, end=2.0)  # somebody looks closer
+    shown.source.selected.indices = [1]
+    field(shown, "memory").value = ["hbm", "l2"]
+    assert shown.chart.object is drawn and shown.source.selected.indices == []
+    assert list(shown.source.data["row"]) != few and len(shown.source.data["row"]) == len(grid(shown).value)
+    assert 2.0 != drawn.x_range.end == drawn.x_range.reset_end
+    field(shown, "memory").value = ["hbm"]
+    assert shown.chart.object is drawn and list(shown.source.data["row"]) == few
+    assert (drawn.x_range.start, drawn.x_range.end) == extent
+    # Other marks in the legend are other parts.
+    field(shown, "memory").value = []
+    assert shown.chart.object is not drawn and shown.chart.object.html_attributes["role"] == "figure"
+
+
 def test_roofline_selects_and_filters() -> None:
     shown = opened(Roofline, run=RUN, kernel="softmax")
     shown.source.selected.indices = [3]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import panel as pn
 import param
 from bokeh.document import Document
 from bokeh.model import Model
+from bokeh.models import ColumnDataSource, LegendItem, Range1d
+from panel.io import hold
 from panel.io.model import remove_root
 from pyviz_comms import Comm
 
@@ -23,7 +25,25 @@ class Chart(pn.pane.Bokeh):
 
     def __init__(self, **settings: Any) -> None:
         self.about: Callable[[], str] = str
+        self._parts: tuple[list[Model], Any] = [], None
         super().__init__(**settings)
+
+    def exchange(self, plot: Any) -> None:
+        """Show ``plot``. If it has the parts of the last one, that takes its data and ranges: the browser only paints it again."""
+        (shown, before), (models, now) = self._parts, _parts(plot)
+        if self.object is None or not shown or self.object is not shown[0] or before != now:
+            self._parts, self.object = (models, now), plot
+            return
+        with hold():  # in one message, which the browser paints once
+            for model, other in zip(shown, models, strict=True):
+                if isinstance(model, ColumnDataSource):
+                    model.selected.indices = []
+                    model.data = dict(other.data)
+                elif isinstance(model, Range1d):
+                    model.update(start=other.start, end=other.end, reset_start=other.start, reset_end=other.end)
+                elif isinstance(model, LegendItem):
+                    model.index = other.index
+            self._describe()
 
     def _get_model(
         self, doc: Document, root: Model | None = None, parent: Model | None = None, comm: Comm | None = None
@@ -49,6 +69,30 @@ class Chart(pn.pane.Bokeh):
         if self.object is not None:
             said = filter(None, [getattr(self.object.title, "text", ""), self.about()])
             self.object.html_attributes = {"role": "figure", "aria-label": ". ".join(said)}
+
+
+#: What figures of the same parts differ in, and what the page sets in the shown one.
+_APART = {ColumnDataSource: {"data", "selected"}, Range1d: {"start", "end"}, LegendItem: {"index"}}
+_OF_PAGE = {"sizing_mode", "margin", "html_attributes"}
+
+
+def _parts(plot: Model) -> tuple[list[Model], Any]:
+    """The figure's models, and their properties but ``_APART``, where a model stands as its place in the list once it was listed."""
+    models: list[Model] = []
+
+    def listed(value: Any) -> Any:
+        if isinstance(value, Model):
+            if value in models:
+                return models.index(value)
+            models.append(value)
+            left_out = _OF_PAGE | _APART.get(type(value), set())
+            given = value.properties_with_values(include_defaults=False)
+            return type(value), {name: listed(given[name]) for name in given if name not in left_out}
+        if isinstance(value, Mapping):
+            return {name: listed(one) for name, one in value.items()}
+        return [listed(one) for one in value] if isinstance(value, list | tuple) else value
+
+    return models, listed(plot)
 
 
 def chart() -> Chart:

@@ -114,9 +114,9 @@ def _joined(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def _draw_points(plot: figure, points: pd.DataFrame, unit: str, look: Theme) -> None:
-    if len(joined := _joined(points)):
-        dotted = Line(x="x", y="y", line_color=look.muted, line_width=1.2, line_dash="dotted")
-        plot.add_glyph(ColumnDataSource(joined), dotted, name="joined")
+    # Also without lines: a figure whose parts stay the same is drawn again sooner (``Chart.exchange``).
+    dotted = Line(x="x", y="y", line_color=look.muted, line_width=1.2, line_dash="dotted")
+    plot.add_glyph(ColumnDataSource(_joined(points)), dotted, name="joined")
     plotted = plot.scatter(
         x="intensity", y="height", marker="mark", size="size", fill_color="fill", line_color="colour", line_dash="dash",
         line_width=1.8, fill_alpha=0.9, hover_line_color=look.ink, nonselection_alpha=0.25, nonselection_fill_alpha=0.25,

@@ -64,9 +64,10 @@ class Roofline(View):
         self._points = self._all[self._choices.of(self._all)].reset_index(drop=True)
 
     def _draw(self) -> None:
-        self.chart.object = roofline(self._points, all_roofs(self.loaded_run.run.device), self.look)
+        shown = self.source
+        self.chart.exchange(roofline(self._points, all_roofs(self.loaded_run.run.device), self.look))
         self.source = source(self.chart.object)
-        if self.source is not None:
+        if self.source is not None and self.source is not shown:
             self.source.selected.on_change("indices", self._select_row)
 
     def _tell(self) -> None:

@@ -71,7 +71,7 @@ class Timeline(View):
         launches = model.of_repetitions(self._launches, sums)
         chosen = launches["function"].str.contains(self._filter.value or "", case=False, regex=False)
         self.say(topic.sentence(self.look.named(launches), self.look.named(sums)))
-        self.chart.object = timeline(launches.assign(chosen=chosen), self.look)
+        self.chart.exchange(timeline(launches.assign(chosen=chosen), self.look))
         self.traces.objects = links(self.loaded, launches, self.origin, self.look.called)
         if self.loaded:
             impl = next(iter(launches["impl"]), "")
