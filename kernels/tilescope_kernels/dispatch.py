@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import functools
 import sys
-import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import _compile, _decomp
 from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -29,36 +27,6 @@ def without_compiler(hidden: Callable[..., Any]) -> Callable[..., Any]:
         return (hidden if there else plain)(*args, **kwargs)
 
     return call
-
-
-@functools.cache
-def run_meta_without_compiler() -> None:
-    """Spares operators on meta the import of PyTorch's compiler, from which PyTorch hides the Python code of many.
-
-    As with ``without_compiler``, they are hidden once someone else has imported it.
-    """
-    hides = _compile._disable_dynamo(lambda: None).__code__
-    waiting: list[Any] = [made for table in _decomp.global_decomposition_table.values() for made in table.values()]
-    seen: set[Any] = set()
-    while waiting:
-        function = waiting.pop()
-        if type(function) is not types.FunctionType or function in seen:
-            continue
-        seen.add(function)
-        within = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-        waiting += [cell.cell_contents for cell in within.values()]
-        if function.__code__ is hides:
-            _spare(function, within["fn"].cell_contents)
-
-
-def _spare(hidden: Callable[..., Any], plain: Any) -> None:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if hasattr(sys.modules.get("torch._dynamo"), "disable"):
-            del plain.__dynamo_disable
-            return hidden(*args, **kwargs)
-        return plain(*args, **kwargs)
-
-    plain.__dynamo_disable = call  # where ``hidden`` keeps what the compiler makes of ``plain``
 
 
 def _through_higher_order(dispatch: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,10 +50,6 @@ class OnLooker(TorchDispatchMode):
     """A dispatch mode that does not import PyTorch's compiler, and sees the operators inside those of higher order."""
 
     supports_higher_order_operators = True
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        run_meta_without_compiler()
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)

@@ -162,7 +162,7 @@ def errors_on_gpu(
     if case.impl == "compile":
         results = _results(execute.implementation(spec, case), inputs, case, spec)
     else:
-        with _poison(), launches.ThroughCustomOps():
+        with _poison(), launches.ThroughCustomOps():  # type: ignore[no-untyped-call]
             results = _results(execute.implementation(spec, case), inputs, case, spec)
     torch.cuda.synchronize()
     if expected:
@@ -343,4 +343,4 @@ def _poison() -> Any:
                 torch.fill_(result, float("nan"))
             return result
 
-    return Poison()
+    return Poison()  # type: ignore[no-untyped-call]

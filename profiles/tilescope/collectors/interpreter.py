@@ -211,7 +211,7 @@ def _count(
         records.append((_operation_record(operation), {}))
 
     with (
-        contextlib.nullcontext() if drawn else undrawn.Undrawn(),
+        contextlib.nullcontext() if drawn else undrawn.Undrawn(),  # type: ignore[no-untyped-call]
         assumed_device.for_launcher(spec, case, settings.get("target", "sm_90"), device) as there,
     ):
         with launches.catch(launched):

@@ -131,7 +131,7 @@ class MarkingMode(dispatch.OnLooker):
     """
 
     def __init__(self, place: str) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.place = place
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -249,7 +249,7 @@ def catch(
         mock.patch.object(Autotuner, "run", autotuned),
         mock.patch.object(KernelInterface, "__init_subclass__", classmethod(subclassed)),
         contextlib.ExitStack() as tuners,
-        ThroughCustomOps(),
+        ThroughCustomOps(),  # type: ignore[no-untyped-call]
     ):
         for kind in _subclasses(KernelInterface):
             own_run(kind)

@@ -59,7 +59,7 @@ class CountOperators(dispatch.OnLooker):
     """Passes every operator that moves data to ``record``. With ``values=False`` reading a value raises NeedsData."""
 
     def __init__(self, record: Callable[[Operation], None], *, values: bool = True) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.record = record
         self.values = values
 

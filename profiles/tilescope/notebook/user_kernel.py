@@ -107,7 +107,7 @@ def count_operations(call: Callable[[], Any]) -> tuple[dict[str, int], tuple[Any
                 operations["other"] += max(t.numel() for t in (*taken, *tensors(result)))
             return result
 
-    with torch.no_grad(), FlopCounterMode(display=False) as products, Count():
+    with torch.no_grad(), FlopCounterMode(display=False) as products, Count():  # type: ignore[no-untyped-call]
         results = call()
     operations["matrix"] = int(products.get_total_flops())
     return operations, (results,) if isinstance(results, torch.Tensor) else tuple(results)
