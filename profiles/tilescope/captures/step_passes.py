@@ -13,6 +13,7 @@ import os
 import statistics
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -197,9 +198,11 @@ class Passes:
         # Ranks of one program make equally many steps.
         begun, settling = time.perf_counter(), 1 if with_stack or _of_ranks() else _SETTLES
         settled = False
+        # What PyTorch 2.11 warns of concerns several cycles.
+        warnings.filterwarnings("ignore", "Warning: Profiler clears events")
         with profile(
             schedule=lambda number: ProfilerAction.RECORD if settled else ProfilerAction.WARMUP,
-            record_shapes=not with_stack, with_stack=with_stack, acc_events=True,
+            record_shapes=not with_stack, with_stack=with_stack,
         ) as profiler:  # fmt: skip
             for number in range(1, settling + 1):
                 yield
