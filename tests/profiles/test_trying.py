@@ -149,6 +149,17 @@ def test_time_that_passes_is_not_won(monkeypatch):
     assert "won nothing" in step_text.trial(Program().run("nothing", time=faster))
 
 
+def test_graphs_that_pytorch_leaves_out_are_told(monkeypatch):
+    def left_out(program, place, undo):
+        trying.counters["inductor"]["cudagraph_skips"] += 2
+
+    monkeypatch.setitem(trying.counters["inductor"], "cudagraph_skips", 1)
+    monkeypatch.setitem(trying.CHANGES, "graph", left_out)
+    assert "won nothing: 1.00 s to 1.00 s. PyTorch ran 2 compiled graphs outside of CUDA graphs." in step_text.trial(
+        Program().run("graph")
+    )
+
+
 class Balanced(nn.Module):
     """Has a parameter whose gradient is nothing but rounding."""
 

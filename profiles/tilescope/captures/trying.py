@@ -23,6 +23,7 @@ from torch.utils import _pytree
 
 from tilescope.captures.step_boundaries import Boundaries
 from tilescope.captures.step_passes import WARMUP, alone, timed
+from tilescope.table import units
 from tilescope.table.step import Tried
 
 #: Relative differences of results that a change may cause, by the least precise dtype of the step; those of gradients may be larger.
@@ -245,6 +246,7 @@ def tried(
             rounding = max(_rounding(program), _TF32 if kind == "dtype" else 0.0)
             other = _results(program, updates, evaluating=draws, rounding=rounding)
             limit = max(before.limit, min(2 * _difference(before, other)[0], _MOST))
+            left_out = counters["inductor"]["cudagraph_skips"]
             CHANGES[kind](program, place, undo)
             difference, where = _difference(before, _results(program, updates, evaluating=draws))
             # The timed steps have the memory that the program has.
@@ -254,12 +256,14 @@ def tried(
             with alone():
                 # As often as the plain step, whose shortest time counts.
                 changed = min((yield from time()), (yield from time()))
+            left_out = counters["inductor"]["cudagraph_skips"] - left_out
         # A program becomes faster after its first steps: what only time won is not the change's.
         for _ in range(WARMUP):
             yield
         with alone():
             plain = min(plain, (yield from time()))
-        return Tried(plain, changed, difference, limit, where=where)
+        why = f"PyTorch ran {units.several(left_out, 'compiled graph')} outside of CUDA graphs" if left_out > 0 else ""
+        return Tried(plain, changed, difference, limit, why, where=where)
     except Exception as error:
         torch.cuda.synchronize()
         return Tried(plain, why=_line(error))

@@ -93,9 +93,10 @@ def trial(tried: Tried) -> str:
     share = units.text(max(won, 0.0) / tried.predicted, "ratio", 2) if tried.predicted else ""
     against = f", {share} of the predicted {units.text(tried.predicted, 'second')}" if share else ""
     gain = f"won {units.text(won, 'second') if won > 0 else 'nothing'}{against}: {units.text(tried.plain, 'second')} to {units.text(tried.changed, 'second')}"
+    why = f" {tried.why}." if tried.why else ""
     if differs:
-        return f"Suggestion {tried.number} changes the results: they {said}. It {gain}."
-    return f"Suggestion {tried.number} {gain}. The results {said}."
+        return f"Suggestion {tried.number} changes the results: they {said}. It {gain}.{why}"
+    return f"Suggestion {tried.number} {gain}.{why} The results {said}."
 
 
 def table(step: Step, found: Ledger) -> str:

@@ -74,7 +74,7 @@ class Stop:
 class Tried:
     """A suggestion that was applied: seconds of the step without and with it, and the relative difference of its results.
 
-    ``why`` says why it could not be applied; what is then not known is None. ``limit`` is the largest difference that rounding
+    ``why`` says why it could not be applied, or not whole; what is then not known is None. ``limit`` is the largest difference that rounding
     explains, ``where`` names the result that differs most. ``number`` and ``text`` are the suggestion's, ``predicted`` the seconds that it was to save,
     0 where that cannot be predicted.
     """
