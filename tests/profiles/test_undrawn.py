@@ -1,13 +1,16 @@
 """A case without values is counted on inputs that were not drawn, unless something depends on them."""
 
+import contextlib
 import json
 
+import numpy as np
 import pytest
 import torch
 import triton
 import triton.language as tl
 from tilescope.collectors import interpreter
 from tilescope.execution import execute, launches, undrawn
+from tilescope.execution.not_applicable import NotApplicable
 from tilescope.execution.pytorch_traffic import NeedsData
 from tilescope.interpreter import interpret
 from tilescope.interpreter.blocks import NeedsValues
@@ -15,11 +18,15 @@ from tilescope.table.case import Case
 
 
 def test_random_floats_keep_what_their_memory_holds():
-    with undrawn.Undrawn():
+    with undrawn.undrawn():
         filled, made = torch.zeros(4, dtype=torch.bfloat16).normal_(), torch.randn(2, 3, dtype=torch.float64)
         copied = torch.rand(5, 6).T.to(torch.float16)
     assert filled.tolist() == [0, 0, 0, 0]
     assert (made.shape, made.dtype, copied.stride(), copied.dtype) == ((2, 3), torch.float64, (1, 6), torch.float16)
+
+
+torch.library.define("tilescope_tests::order_", "(Tensor x, Tensor(a!) order) -> ()")
+torch.library.impl("tilescope_tests::order_", "CPU", lambda x, order: order.copy_(x.argsort()) and None)
 
 
 @pytest.mark.parametrize(
@@ -34,12 +41,19 @@ def test_random_floats_keep_what_their_memory_holds():
         lambda x: torch.zeros(4, dtype=torch.int32).copy_(x),
         lambda x: torch.randint(9, (4,)),
         lambda x: torch.dropout(x, 0.5, train=True),
+        lambda x: x.tolist(),
+        lambda x: np.argsort(x.numpy()),
+        np.asarray,
+        np.from_dlpack,
+        lambda x: torch._foreach_copy_([torch.zeros(4, dtype=torch.int64)], [x]),
+        lambda x: torch.randn(4, dtype=torch.complex64) == 0,
+        lambda x: torch.ops.tilescope_tests.order_(x, torch.zeros(4, dtype=torch.int64)),
     ],
 )
 def test_other_values_than_floats_need_what_is_drawn(depends):
-    with undrawn.Undrawn():
+    with undrawn.undrawn():
         x = torch.zeros(4).normal_()
-        x.new_zeros(4, dtype=torch.int32)
+        x.new_zeros(4, dtype=torch.int32).numpy()
         with pytest.raises(NeedsData):
             depends(x)
 
@@ -62,6 +76,22 @@ def test_count_draws_only_what_it_needs(monkeypatch, tmp_path, kernel, workload,
     known = [record for record, _ in count(case, spec, {}, "cpu", values=False)[0]]
     found = interpreter.bounded_reading.data_of(tmp_path / "found")["launches"]
     assert found == json.loads(json.dumps(known, default=str))
+
+
+@pytest.mark.parametrize(("error", "tried"), [(ValueError, [False, True]), (NotApplicable, [False])])
+def test_error_on_inputs_that_are_not_drawn_is_not_the_cases(monkeypatch, error, tried):
+    found = []
+
+    def count(*_, values, drawn=True):
+        found.append(drawn)
+        if not drawn:
+            raise error("of inputs that were not drawn")
+        return [], {}
+
+    monkeypatch.setattr(interpreter, "_count", count)
+    with contextlib.suppress(NotApplicable):
+        interpreter._without_values(None, None, {}, drawn=False)
+    assert found == tried
 
 
 @triton.jit

@@ -165,13 +165,14 @@ class _LaunchSeen(Exception):
 def _without_values(
     case: Case, spec: Any, settings: Mapping[str, Any], *, drawn: bool
 ) -> tuple[list[_Counted], Mapping[str, Any]]:
-    """``_count`` without values, on inputs that are ``drawn`` only where the case needs them."""
-    from tilescope.execution import pytorch_traffic  # noqa: PLC0415
-    from tilescope.interpreter import blocks  # noqa: PLC0415
-
+    """``_count`` without values, on inputs that are ``drawn`` only where the case needs them. Errors are those of drawn inputs."""
     if not drawn:
-        with contextlib.suppress(blocks.NeedsValues, pytorch_traffic.NeedsData, RuntimeError):
+        try:
             return _count(case, spec, settings, "cpu", values=False, drawn=False)
+        except NotApplicable:
+            raise
+        except Exception:  # noqa: S110
+            pass
     return _count(case, spec, settings, "cpu", values=False)
 
 
@@ -211,7 +212,7 @@ def _count(
         records.append((_operation_record(operation), {}))
 
     with (
-        contextlib.nullcontext() if drawn else undrawn.Undrawn(),  # type: ignore[no-untyped-call]
+        contextlib.nullcontext() if drawn else undrawn.undrawn(),
         assumed_device.for_launcher(spec, case, settings.get("target", "sm_90"), device) as there,
     ):
         with launches.catch(launched):
