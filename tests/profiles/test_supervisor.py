@@ -340,6 +340,24 @@ def test_collectors_in_turn_share_a_process(catalog, monkeypatch, tmp_path, fate
     assert (loaded.table["metric"] == "registers").sum() == 2 * (2 - ("raises" in fates))
 
 
+def test_collectors_in_turn_keep_their_order(catalog, monkeypatch):
+    asked, names = [], ["fakes.quick", "fakes.late", "fakes.mortal"]
+
+    async def ahead(_, cases, **__):
+        asked.extend(cases)
+
+    async def collect(*_, **__):
+        pass
+
+    monkeypatch.setattr(attempt, "ahead", ahead)
+    monkeypatch.setattr(attempt, "collect", collect)
+    monkeypatch.setattr(supervisor, "IN_TURN", (*reversed(names),))
+    monkeypatch.setattr(supervisor, "ON_GPU", frozenset(names))
+    monkeypatch.setattr(supervisor, "TIMED", frozenset(names[1:]))
+    run(catalog, ["good"], names)
+    assert asked == ["fakes.quick", "fakes.mortal", "fakes.late"]
+
+
 def test_timed_collector_waits_in_the_process_that_counts(catalog, monkeypatch, tmp_path):
     names = ["fakes.late", "fakes.mortal", "fakes.quick"]
     _, counts, times = names
