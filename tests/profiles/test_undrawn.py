@@ -127,3 +127,36 @@ def test_launch_that_looks_at_memory_needs_its_values(kernel, constants):
     interpret.run(caught[0], meter=interpret.meter(caught[0]), values=False)
     with pytest.raises(NeedsValues):
         interpret.run(caught[0], meter=interpret.meter(caught[0]), values=False, drawn=False)
+
+
+@triton.jit
+def _choosing_kernel(x_ptr, chosen_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(chosen_ptr + at, (tl.load(x_ptr + at) > 0).to(tl.int32) * at)
+
+
+@triton.jit
+def _gathering_kernel(x_ptr, chosen_ptr, y_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, tl.load(x_ptr + tl.load(chosen_ptr + at)))
+
+
+@triton.jit
+def _widening_kernel(chosen_ptr, y_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, tl.load(chosen_ptr + at).to(tl.float32))
+
+
+@pytest.mark.parametrize("gathers", [True, False])
+def test_launch_that_chooses_rows_by_floats_of_an_earlier_one_needs_values(gathers):
+    x, chosen, y = torch.ones(16), torch.full((16,), 1 << 30, dtype=torch.int32), torch.empty(16)
+    with launches.catch() as caught:
+        _choosing_kernel[(1,)](x, chosen, 16)
+        if gathers:
+            _gathering_kernel[(1,)](x, chosen, y, 16)
+        else:
+            _widening_kernel[(1,)](chosen, y, 16)
+    left_out = set()
+    interpret.run(caught[0], meter=interpret.meter(caught[0]), values=False, left_out=left_out)
+    with pytest.raises(NeedsValues) if gathers else contextlib.nullcontext():
+        interpret.run(caught[1], meter=interpret.meter(caught[1]), values=False, left_out=left_out)

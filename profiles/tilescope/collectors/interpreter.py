@@ -188,6 +188,7 @@ def _count(
     from tilescope.interpreter import interpret  # noqa: PLC0415
 
     records: list[_Counted] = []
+    left_out: set[tuple[int, int]] = set()
     counting = False
     captured = hasattr(spec, "counted")
     limit = float(settings.get("interpreter_limit", CAPTURED_LIMIT if captured else LIMIT))
@@ -203,7 +204,7 @@ def _count(
         if not counting and not values and interpret.floats_only(launch):
             return
         meter = interpret.meter(launch)
-        interpret.run(launch, meter=meter, values=values, drawn=drawn, allowance=allowance, progress=progress,
+        interpret.run(launch, meter=meter, values=values, drawn=drawn, left_out=left_out, allowance=allowance, progress=progress,
                       sample=sample, not_finite=bool(settings.get("not_finite")))  # fmt: skip
         if counting:
             records.append((fault_rules.record(launch, meter), launch.source))

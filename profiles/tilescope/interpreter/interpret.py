@@ -82,6 +82,7 @@ def run(
     meter: Meter | None = None,
     values: bool = True,
     drawn: bool = True,
+    left_out: set[tuple[int, int]] | None = None,
     allowance: Allowance | None = None,
     progress: Callable[[str], None] | None = None,
     sample: float = 0.0,
@@ -89,7 +90,8 @@ def run(
 ) -> None:
     """Interprets one launch on CPU tensors, program by program.
 
-    ``values=False`` does not compute floating-point values. Tensors of floats whose values are not ``drawn`` are not read then. Several
+    ``values=False`` does not compute floating-point values. Tensors of floats whose values are not ``drawn`` are not read then, nor those
+    of integers to which an earlier launch with the same ``left_out`` should have stored values that depend on such. Several
     launches may share an ``allowance``. ``progress`` gets messages about the state. With ``not_finite``, ``meter.seen`` has the origin
     of the first NaN or infinity that is stored.
 
@@ -108,9 +110,11 @@ def run(
     python = launch.function.fn
     limit = max(0.0, allowance.seconds - allowance.waited) / shared
     counting = Counting(meter, values, inspect.getsourcefile(python) or "", limit)
+    if not values:
+        counting.left_out = counting.left_out if left_out is None else left_out
+        counting.integers = _ranges(launch, floats=False)
     if not drawn:
-        floats = (one.untyped_storage() for one in arguments.tensors(launch.arguments) if one.is_floating_point())
-        counting.undrawn = [(memory.data_ptr(), memory.data_ptr() + memory.nbytes()) for memory in floats]
+        counting.undrawn = _ranges(launch, floats=True)
     if not_finite and values:
         counting.not_finite = NotFinite(counting.line, lambda: interpreter_builder.grid_idx)
     with hooked(python, counting) as kernel, np.errstate(all="ignore"):
@@ -130,6 +134,12 @@ def run(
             allowance.waited += counting.work * shared
             if meter is not None and counting.not_finite is not None:
                 meter.seen.origin = counting.not_finite.found
+
+
+def _ranges(launch: Launch, *, floats: bool) -> list[tuple[int, int]]:
+    """The addresses of the launch's tensors of floats, or of the others."""
+    found = (one.untyped_storage() for one in arguments.tensors(launch.arguments) if one.is_floating_point() is floats)
+    return [(memory.data_ptr(), memory.data_ptr() + memory.nbytes()) for memory in found]
 
 
 @dataclass

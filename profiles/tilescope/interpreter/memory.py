@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,11 @@ class Memory:
         addresses = self._access(pointers, mask, "read")
         self._watch(pointers, addresses)
         element = pointers.get_element_ty()
-        if self.counting.blind or (not self.counting.values and element.is_floating()):
+        if (
+            self.counting.blind
+            or (not self.counting.values and element.is_floating())
+            or any(_meet(addresses, self.counting.left_out))
+        ):
             return unknown(element, pointers.data.shape)
         self._need(addresses)
         loaded = TensorHandle(_read(pointers, mask, other, element), element)
@@ -72,18 +76,21 @@ class Memory:
         return loaded
 
     def masked_store(self, pointers: Any, value: Any, mask: Any, *_: Any, **__: Any) -> None:
-        self._access(pointers, mask, "written", value=value)
+        addresses = self._access(pointers, mask, "written", value=value)
         self._asked = 0
         half_sums.stored(self.counting, pointers, value)
         if self.counting.not_finite is not None:
             self.counting.not_finite.stored(value, _mask(mask, pointers), self.counting.program)
-        if not (self.counting.blind or is_opaque(value)):
+        if is_opaque(value):
+            self.counting.left_out.update(_meet(addresses, self.counting.integers))
+        elif not self.counting.blind:
             interpreter._interpreter.store(_whole(pointers.data), _whole(value.data), _mask(mask, pointers))
 
     def atomic_rmw(self, operation: Any, pointers: Any, value: Any, mask: Any, *options: Any) -> Any:
         addresses = self._access(pointers, mask, "read", "written", value=value)
         self._order(options[0])
         if self.counting.blind or is_opaque(value):
+            self.counting.left_out.update(_meet(addresses, self.counting.integers))
             return unknown(value.dtype, value.data.shape)
         self._need(addresses)
         if value.dtype.scalar.name in narrow.FORMATS:
@@ -155,9 +162,8 @@ class Memory:
 
     def _need(self, addresses: Array) -> None:
         """Raises NeedsValues where any of the addresses has no value."""
-        for start, end in self.counting.undrawn if addresses.size else ():
-            if addresses.max() >= start and addresses.min() < end:
-                raise NeedsValues
+        if any(_meet(addresses, self.counting.undrawn)):
+            raise NeedsValues
 
     def _changed(self, pointers: Any, mask: Any, value: Any) -> Runs | None:
         """The bytes that a store will change; None where the value was left out."""
@@ -211,6 +217,14 @@ class Memory:
 _KINDS = ir.DESCRIPTOR_REDUCE_KIND
 _ORDERED = (_KINDS.MIN, _KINDS.MAX)
 _DESCRIPTOR_ATOMICS = {getattr(_KINDS, n): getattr(ir.ATOMIC_OP, n) for n in ("ADD", "MIN", "MAX", "AND", "OR", "XOR")}
+
+
+def _meet(addresses: Array, ranges: Collection[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The ranges in which some of the addresses may be."""
+    if not ranges or not addresses.size:
+        return []
+    least, most = addresses.min(), addresses.max()
+    return [(start, end) for start, end in ranges if least < end and most >= start]
 
 
 def _repeated(pointers: Any, mask: Any, value: Any) -> tuple[Runs, Runs] | None:

@@ -181,7 +181,8 @@ class Counting:
     """How a launch is interpreted, and the meter that counts it (None: nothing is counted).
 
     Without ``values`` floating-point numbers are not computed; if ``blind``, nothing that memory holds is read, and nothing of the ranges
-    of addresses that are ``undrawn``. NeedsValues is raised where an address depends on such a value. ``program`` is the one that is interpreted. ``not_finite``
+    of addresses that are ``undrawn``. NeedsValues is raised where an address depends on such a value. ``integers`` are the ranges of the launch's
+    tensors of integers, ``left_out`` those to which a value was not stored. ``program`` is the one that is interpreted. ``not_finite``
     looks for the first NaN and infinity. ``source`` is the file whose lines are counted. ``work`` is done so far and ``limit`` the
     most, in seconds that follow from the operations and their elements. ``another`` runs a program that has not begun while the current
     one waits, and returns whether there was one.
@@ -195,6 +196,8 @@ class Counting:
     another: Callable[[], bool] | None = None
     blind: bool = False
     undrawn: Sequence[tuple[int, int]] = ()
+    integers: Sequence[tuple[int, int]] = ()
+    left_out: set[tuple[int, int]] = field(default_factory=set)
     program: Program = field(default_factory=Program)
     not_finite: NotFinite | None = None
     #: Number of lines that the launch's programs have printed.
