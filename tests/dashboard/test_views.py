@@ -73,9 +73,12 @@ def test_a_view_that_fails_says_so_in_its_place() -> None:
             raise KeyError("<i>column</i>")
 
     shown = Failing(State(run=RUN, kernel="softmax"))
+    shown.head.object = "of what was shown before"
     shown.refresh()
+    shown.complete()  # as the page does once figures are drawn
     assert "KeyError" in said(shown)
-    assert "<i>" not in said(shown)
+    assert "<i>" not in said(shown) and "shown before" not in said(shown)
+    assert not shown.body.visible
 
 
 def test_filter_paints_the_shown_figure_again() -> None:

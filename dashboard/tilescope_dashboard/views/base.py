@@ -186,8 +186,10 @@ class View(layout.Part):
     def refresh(self) -> None:
         """Update if something changed since the view was last looked at."""
         if not self.fresh:
-            self.fresh = True
+            self.fresh, self.trouble.visible = True, False
             self._attempt(self._bring_up)
+            if self.trouble.visible:  # the rest is of what was shown before
+                self.body.visible, self.head.object = False, ""
 
     def _bring_up(self) -> None:
         trouble = None if self.name_in_address in OF_ALL else self.state.trouble
@@ -233,7 +235,6 @@ class View(layout.Part):
         """Call ``action``. An error is shown in the view."""
         try:
             action()
-            self.trouble.visible = False
         except Exception as error:
             LOG.exception("view %s", self.name_in_address)
             said = f"{type(error).__name__}: {error}"
