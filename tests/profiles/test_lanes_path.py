@@ -123,6 +123,13 @@ def test_lines_have_their_share_of_the_critical_path():
     assert found.sum() == pytest.approx(1)
 
 
+def test_program_without_recorded_operations_has_steps():
+    rows = pd.DataFrame(lane(0, (WORK, 2.0)), columns=trace.COLUMNS).assign(operation=-1)
+    spans = model.program(rows, 0, 0)
+    found = model.by_step(model.Program(spans, model.arrows(spans), spans)).spans
+    assert (found["start"].tolist(), found["end"].tolist()) == ([0.0], [1.0])
+
+
 def test_steps_of_two_programs_begin_at_the_same_places():
     def steps(length):
         rows = lane(0, (WAIT, 3.0), *[("product", 1.0), (WORK, length)] * 4)

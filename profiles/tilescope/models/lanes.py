@@ -188,8 +188,9 @@ def by_step(found: Program) -> Program:
     A step begins with the operation that the first warp with products repeats most, or the first warp. ``began`` and ``duration`` stay times.
     """
     spans = found.spans
-    known = spans[spans["kind"] == records.PRODUCT]
-    known = known if len(known) else spans[spans["operation"] >= 0]
+    known = next(
+        some for some in (spans[spans["kind"] == records.PRODUCT], spans[spans["operation"] >= 0], spans) if len(some)
+    )
     first = known[known["warp"] == known["warp"].min()]
     starts = first.loc[first["operation"] == first["operation"].mode().iloc[0], "start"].to_numpy()
     places = np.arange(len(starts), dtype=float)
