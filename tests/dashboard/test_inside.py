@@ -111,6 +111,29 @@ def test_baseline_stands_below_along_the_same_steps(folder: Path) -> None:
     assert not shown.other.visible
 
 
+def test_baseline_that_is_damaged_leaves_the_lanes(folder: Path) -> None:
+    other = _made(folder.parent, "20260101-030405-bbbb", "product")
+    artefact = next((other / "artefacts" / "lanes").iterdir())
+    artefact.write_bytes(artefact.read_bytes()[:-400])
+    shown = opened(Inside, run=RUN, kernel="matmul", compared=[other.name])
+    assert f"{other.name} cannot be read." in words(shown) and "cut off or damaged" in words(shown)
+    assert len(_drawn(shown, "bars")) and not shown.other.visible
+    shown.state.compared = []
+    assert "cannot be read" not in words(shown)
+
+
+def test_lanes_that_are_damaged_are_said_alone(folder: Path) -> None:
+    damaged = _made(folder.parent, "20260101-030405-bbbb", "product")
+    artefact = next((damaged / "artefacts" / "lanes").iterdir())
+    artefact.write_bytes(artefact.read_bytes()[:-400])
+    shown = _shown()
+    shown.state.run = damaged.name
+    assert "cut off or damaged" in words(shown) and "TMA load" not in words(shown)
+    assert not shown.body.visible
+    shown.state.run = RUN
+    assert "cut off or damaged" not in words(shown) and shown.body.visible
+
+
 def test_notebook_shows_the_lanes_as_the_app_does(folder: Path) -> None:
     said = str(Profile.of(store.open_run(folder)).inside("matmul"))
     assert "for the TMA load of lines 90 and 97, at line 165" in said
@@ -159,6 +182,12 @@ def test_many_spans_share_bars_until_fewer_are_seen() -> None:
     assert len(alone) <= figures.MOST and len(together) == 100
     assert sum(int(name.split()[0].replace(",", "")) for name in together) + len(alone) == count
     assert "most of them wait" in together[0]
+    # Among a few chosen spans, a bar of others does not stand out.
+    few = figures.lanes(program._replace(spans=spans.assign(chosen=place < 3)), LIGHT)
+    (chosen,) = [one for one in few.renderers if one.name == "bars"]
+    for data, faint in ((bars.data_source.data, False), (chosen.data_source.data, True)):
+        shared = [alpha for name, alpha in zip(data["name"], data["alpha"], strict=True) if "short spans" in name]
+        assert shared and (max(shared) < 0.2) == faint
     assert set(waits.data_source.data["x1"]) == set(spans["end"].tail(figures.MOST_ARROWS))
     figures.follow(plot, program)
     plot.x_range.update(start=1e-5, end=2e-5)

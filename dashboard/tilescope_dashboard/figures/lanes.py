@@ -23,6 +23,8 @@ _SLOTS = 100
 #: How much longer than what is seen the time is whose spans the figure has.
 _AROUND = 3
 _ROW = 26
+#: Opacity of bars that are not chosen.
+_PALE = 0.12
 _HOVER = [
     ("", "@lane"), ("line @line:", "@name"), ("waits for", "@awaits"), ("start", "@start_text"), ("duration", "@duration_text"),
 ]  # fmt: skip
@@ -56,6 +58,7 @@ def fill(plot: figure, program: model.Program, start: float = -math.inf, end: fl
     seen = spans[(spans["end"] >= start) & (spans["start"] <= end)]
     known = seen.assign(chosen=seen.get("chosen", True), duration=seen.get("duration", seen["end"] - seen["start"]))
     singles, shared = reduced(known.assign(impl=known["lane"]), MOST, _SLOTS, "kind")
+    faint = known["chosen"].sum() == singles["chosen"].sum()  # bars of short spans, of which none is chosen
     lane = spans.drop_duplicates("warp").set_index("warp")["lane"]
     apart = arrows[arrows["from_warp"] != arrows["to_warp"]]
     waits = apart[(apart["to_time"] >= start) & (apart["from_time"] <= end)]
@@ -63,7 +66,9 @@ def fill(plot: figure, program: model.Program, start: float = -math.inf, end: fl
     for one in plot.renderers:
         if one.name == "bars":
             kind = one.tags[0]
-            one.data_source.data = _columns(singles[singles["kind"] == kind], shared[shared["kind"] == kind], kind)
+            one.data_source.data = _columns(
+                singles[singles["kind"] == kind], shared[shared["kind"] == kind], kind, faint
+            )
         elif one.name == "arrows":
             one.data_source.data = {
                 "x0": waits["from_time"], "y0": waits["from_warp"].map(lane), "x1": waits["to_time"],
@@ -108,7 +113,7 @@ def _bars(plot: figure, kind: str, look: Theme) -> LegendItem:
     return LegendItem(label=kind, renderers=[drawn])
 
 
-def _columns(rows: pd.DataFrame, shared: pd.DataFrame, kind: str) -> dict[str, Any]:
+def _columns(rows: pd.DataFrame, shared: pd.DataFrame, kind: str, faint: bool) -> dict[str, Any]:
     """Data of a kind's bars and their tooltips: a value for each span, and for each bar of short spans, most of which are of the kind.
 
     The first is of no bar: the legend shows its colour.
@@ -127,7 +132,7 @@ def _columns(rows: pd.DataFrame, shared: pd.DataFrame, kind: str) -> dict[str, A
         "end": np.r_[math.nan, rows["end"], shared["right"]], "name": ["", *rows["name"], *together],
         "awaits": ["", *(awaits or "-" for awaits in rows["awaits"]), *quiet],
         "line": ["", *(str(n) if n else "-" for n in rows["line"]), *quiet],
-        "alpha": np.r_[plain, np.where(rows["chosen"], plain, 0.12), np.full(len(shared), plain / 2)], **texts,
+        "alpha": np.r_[plain, np.where(rows["chosen"], plain, _PALE), np.full(len(shared), _PALE if faint else plain / 2)], **texts,
     }  # fmt: skip
 
 

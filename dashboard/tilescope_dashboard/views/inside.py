@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
+from tilescope.files.bounded_reading import Unreadable
 from tilescope.models import lanes as model
 from tilescope.table.case import Case
 
@@ -58,8 +59,16 @@ class Inside(View):
         lanes, own = self._found
         self.activity.show(own.loaded, Case(own.kernel, *own.case), self.look)
         tokens = self.state.compared if self.loaded is self.state.loaded else ()
-        others = ((self._lanes_of(*side), token) for side, token in sides(own, tokens, run_cache.open_cached))
-        self._baseline = next(((found, token) for found, token in others if found), None)
+        self._baseline, self.beside.object = None, ""
+        for side, token in sides(own, tokens, run_cache.open_cached):
+            try:
+                found = self._lanes_of(*side)
+            except Unreadable as error:
+                self.beside.object = html_text.notice("warning", f"{token} cannot be read.", str(error))
+            else:
+                self._baseline = (found, token) if found else None
+            if self._baseline:
+                break
         programs = lanes.spans[["launch", "function", "program"]].drop_duplicates()
         several = programs["launch"].nunique() > 1
         labels = {
@@ -92,13 +101,14 @@ class Inside(View):
         (programs, lines, said), before = self._made(self._found, launch), None
         self.say(said)
         self.chart.object = self._picture(programs[number])
-        self.beside.visible = self.other.visible = self._baseline is not None
+        self.other.visible = self._baseline is not None
         if self._baseline:
             found, token = self._baseline
             others, before, said = self._made(found, int(found[0].spans["launch"].iloc[0]))
             name = baselines.name_of(token, self.state.runs, {})
             self.beside.object = html_text.heading(f"{name}: {said.title}") + html_text.paragraph(said.text)
             self.other.object = self._picture(next(iter(others.values())), self.chart.object.x_range)
+        self.beside.visible = bool(self.beside.object)
         self.traces.objects = kept(self.loaded, model.COLLECTOR, Case(own.kernel, *own.case), self.origin)
         self.table.hide([] if self._baseline else list(topic.BEFORE))
         found_lines = topic.listed(lines, before)
