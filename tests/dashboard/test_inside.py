@@ -89,7 +89,13 @@ def test_inside_filter_takes_operations_and_lines() -> None:
     shown = _shown()
     field(shown, "operation or line contains").value = "172"
     assert set(shown.table.filled["line"]) == {172, 181}
+    whole, seen = shown.chart.object.x_range, (2e-6, 3e-6)
+    end = whole.end
+    whole.update(start=seen[0], end=seen[1])
     field(shown, "operation or line contains").value = "tma LOAD"
+    now = shown.chart.object.x_range
+    assert ((now.start, now.end), (now.reset_start, now.reset_end)) == (seen, (0, end))
+    assert not any("short spans" in name for name in _drawn(shown, "bars")["name"])
     assert {165, 90, 97} == set(shown.table.filled["line"])
     assert set(_drawn(shown, "bars")["alpha"]) > {0.12}
 

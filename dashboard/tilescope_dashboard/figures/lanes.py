@@ -91,6 +91,7 @@ def follow(plot: figure, program: model.Program) -> None:
         held[:] = start - width * (_AROUND - 1) / 2, end + width * (_AROUND - 1) / 2
         fill(plot, program, *held)
 
+    look("", 0, 0)
     for name in ("start", "end"):
         plot.x_range.on_change(name, look)
 

@@ -44,7 +44,7 @@ class Inside(View):
         self.table = table(topic.LINES, pagination="remote")
         self._program, self._along = Choice("program", 260, self._draw), Choice("along", 150, self._draw)
         self._filter = pmui.TextInput(label="operation or line contains", size="small", width=210)
-        self._filter.param.watch(lambda _: self._draw(), "value")
+        self._filter.param.watch(lambda _: self._draw(self.chart.object and self.chart.object.x_range), "value")
         self.state.param.watch(self._changed, "compared")
         choices = pn.FlexBox(self._program, self._along, self._filter, gap="6px")
         below = [self.beside, self.other, choices, self.traces, self.saved(self.table, "lines")]
@@ -94,13 +94,18 @@ class Inside(View):
         found = run_cache.kept(loaded, ("lanes", of), lambda: model.of_case(loaded, of))
         return (found, Side(loaded, kernel, nearest)) if found is not None and len(found.spans) else None
 
-    def _draw(self) -> None:
+    def _draw(self, seen: Any = None) -> None:
+        """Draw the chosen program, zoomed to the ``seen`` range where there is one."""
         if self._found is None or self._program.value is None:
             return
         (_, own), (launch, number) = self._found, self._program.value
         (programs, lines, said), before = self._made(self._found, launch), None
         self.say(said)
-        self.chart.object = self._picture(programs[number])
+        plot = self._picture(programs[number])
+        if seen:  # before the browser has the figure
+            whole = plot.x_range.start, plot.x_range.end
+            plot.x_range.update(start=seen.start, end=seen.end, reset_start=whole[0], reset_end=whole[1])
+        self.chart.object = plot
         self.other.visible = self._baseline is not None
         if self._baseline:
             found, token = self._baseline
