@@ -62,6 +62,8 @@ def test_inside_draws_lanes_and_arrows_and_says_the_longest_wait() -> None:
     bars = _drawn(shown, "bars")
     assert set(bars["lane"]) == set(shown.chart.object.y_range.factors)
     assert "warp 10, partition1" in set(bars["lane"])
+    assert "wait on barrier, for TMA load of lines 90 and 97" in set(bars["name"])
+    assert not any(name.endswith(", for ") for name in bars["name"])
     assert set(_drawn(shown, "arrows")["barrier"]) == {"ready", "free"}
     path = _drawn(shown, "path")
     assert set(path["y"]) <= set(bars["lane"]) and path["x"].is_monotonic_increasing
@@ -209,3 +211,11 @@ def test_report_shows_the_lanes_and_their_lines(folder: Path) -> None:
     assert "at line 165" in part.text
     assert {one.name for one in part.drawings[0](LIGHT).renderers} >= {"bars", "arrows", "path"}
     assert part.table and part.table.rows.iloc[0]["line"] == 165
+
+
+def test_report_is_written_though_the_lanes_are_damaged(folder: Path) -> None:
+    artefact = next((folder / "artefacts" / "lanes").iterdir())
+    artefact.write_bytes(artefact.read_bytes()[:-400])
+    report = build([Side(store.open_run(folder))])
+    (part,) = [one for one in report.runs[0].kernels[0].parts if one.title == "Inside"]
+    assert "cut off or damaged" in part.text and not part.drawings

@@ -26,7 +26,7 @@ _ROW = 26
 #: Opacity of bars that are not chosen.
 _PALE = 0.12
 _HOVER = [
-    ("", "@lane"), ("line @line:", "@name"), ("waits for", "@awaits"), ("start", "@start_text"), ("duration", "@duration_text"),
+    ("", "@lane"), ("line @line:", "@name"), ("start", "@start_text"), ("duration", "@duration_text"),
 ]  # fmt: skip
 
 
@@ -127,12 +127,12 @@ def _columns(rows: pd.DataFrame, shared: pd.DataFrame, kind: str, faint: bool) -
     }
     plain = 0.35 if kind == trace.ARITHMETIC else 0.92
     together = [f"{count:,} short spans, most of them {kind}" for count in shared["launches"]]
-    quiet = ["-"] * len(shared)
+    named = zip(rows["name"], rows["awaits"], strict=True)
+    told = [f"{name}, for {awaits}" if awaits else name for name, awaits in named]
     return {
         "lane": ["", *rows["lane"], *shared["impl"]], "start": np.r_[math.nan, rows["start"], shared["left"]],
-        "end": np.r_[math.nan, rows["end"], shared["right"]], "name": ["", *rows["name"], *together],
-        "awaits": ["", *(awaits or "-" for awaits in rows["awaits"]), *quiet],
-        "line": ["", *(str(n) if n else "-" for n in rows["line"]), *quiet],
+        "end": np.r_[math.nan, rows["end"], shared["right"]], "name": ["", *told, *together],
+        "line": ["", *(str(n) if n else "-" for n in rows["line"]), *["-"] * len(shared)],
         "alpha": np.r_[plain, np.where(rows["chosen"], plain, _PALE), np.full(len(shared), _PALE if faint else plain / 2)], **texts,
     }  # fmt: skip
 

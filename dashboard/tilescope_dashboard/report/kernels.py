@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pandas as pd
+from tilescope.files.bounded_reading import Unreadable
 from tilescope.hardware.occupancy import LIMITS
 from tilescope.hardware.roofs import all_roofs
 from tilescope.models import advice as rules
@@ -169,7 +170,10 @@ def _lanes(loaded: LoadedRun, plain: pd.DataFrame) -> Part | None:
     rows = plain[plain["metric"].isin(lanes.NEEDED)]
     if rows.empty:
         return None
-    found = waits.of_case(loaded, Case(*rows.iloc[0][list(CASE)]))
+    try:
+        found = waits.of_case(loaded, Case(*rows.iloc[0][list(CASE)]))
+    except Unreadable as error:
+        return Part("Inside", f"The lanes cannot be read: {error}.")
     if found is None or found.spans.empty:
         return None
     launch, program = found.spans.iloc[0][["launch", "program"]]

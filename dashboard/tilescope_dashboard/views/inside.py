@@ -47,8 +47,8 @@ class Inside(View):
         self._filter.param.watch(lambda _: self._draw(self.chart.object and self.chart.object.x_range), "value")
         self.state.param.watch(self._changed, "compared")
         choices = pn.FlexBox(self._program, self._along, self._filter, gap="6px")
-        below = [self.beside, self.other, choices, self.traces, self.saved(self.table, "lines")]
-        return [self.activity, self.chart, self.caption, *below]
+        below = [self.beside, self.other, self.traces, self.saved(self.table, "lines")]
+        return [self.activity, choices, self.chart, self.caption, *below]
 
     def update(self) -> None:
         self._found = self._lanes_of(self.loaded, self.state.kernel, self.state.standing)
