@@ -65,9 +65,9 @@ class Inside(View):
                 found = self._lanes_of(*side)
             except Unreadable as error:
                 self.beside.object = html_text.notice("warning", f"{token} cannot be read.", str(error))
-            else:
-                self._baseline = (found, token) if found else None
-            if self._baseline:
+                continue
+            if found:
+                self._baseline = found, token
                 break
         programs = lanes.spans[["launch", "function", "program"]].drop_duplicates()
         several = programs["launch"].nunique() > 1

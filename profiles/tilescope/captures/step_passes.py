@@ -196,20 +196,18 @@ class Passes:
         from torch.profiler import ProfilerAction, profile  # noqa: PLC0415
 
         # Ranks of one program make equally many steps.
-        begun, settling = time.perf_counter(), 1 if with_stack or _of_ranks() else _SETTLES
-        settled = False
+        until, settling, settled = time.perf_counter() + _SETTLED, 1 if with_stack or _of_ranks() else _SETTLES, False
         # What PyTorch 2.11 warns of concerns several cycles.
         warnings.filterwarnings("ignore", "Warning: Profiler clears events")
         with profile(
             schedule=lambda number: ProfilerAction.RECORD if settled else ProfilerAction.WARMUP,
             record_shapes=not with_stack, with_stack=with_stack,
         ) as profiler:  # fmt: skip
-            for number in range(1, settling + 1):
+            while not settled:
                 yield
-                settled = number == settling or time.perf_counter() - begun >= _SETTLED
+                settling -= 1
+                settled = not settling or time.perf_counter() >= until
                 profiler.step()
-                if settled:
-                    break
             for number in range(steps):
                 started = time.perf_counter()
                 with record_function(f"{STEP}{number}"):

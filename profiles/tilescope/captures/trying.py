@@ -246,7 +246,7 @@ def tried(
             rounding = max(_rounding(program), _TF32 if kind == "dtype" else 0.0)
             other = _results(program, updates, evaluating=draws, rounding=rounding)
             limit = max(before.limit, min(2 * _difference(before, other)[0], _MOST))
-            left_out = counters["inductor"]["cudagraph_skips"]
+            skipped = counters["inductor"]["cudagraph_skips"]
             CHANGES[kind](program, place, undo)
             difference, where = _difference(before, _results(program, updates, evaluating=draws))
             # The timed steps have the memory that the program has.
@@ -256,7 +256,7 @@ def tried(
             with alone():
                 # As often as the plain step, whose shortest time counts.
                 changed = min((yield from time()), (yield from time()))
-            left_out = counters["inductor"]["cudagraph_skips"] - left_out
+            left_out = counters["inductor"]["cudagraph_skips"] - skipped
         # A program becomes faster after its first steps: what only time won is not the change's.
         for _ in range(WARMUP):
             yield

@@ -65,7 +65,7 @@ class Memory:
         if (
             self.counting.blind
             or (not self.counting.values and element.is_floating())
-            or any(_meet(addresses, self.counting.left_out))
+            or _meet(addresses, self.counting.left_out)
         ):
             return unknown(element, pointers.data.shape)
         self._need(addresses)
@@ -162,7 +162,7 @@ class Memory:
 
     def _need(self, addresses: Array) -> None:
         """Raises NeedsValues where any of the addresses has no value."""
-        if any(_meet(addresses, self.counting.undrawn)):
+        if _meet(addresses, self.counting.undrawn):
             raise NeedsValues
 
     def _changed(self, pointers: Any, mask: Any, value: Any) -> Runs | None:

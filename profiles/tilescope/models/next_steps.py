@@ -51,6 +51,8 @@ _READ = re.compile(r"item$|_local_scalar_dense$")
 _COPIES = re.compile(r"aten::(contiguous|clone|copy_|reshape|_to_copy|to)$")
 #: Elements to which a 16-bit product's inner sizes are aligned.
 _ALIGNED = 8
+#: The same, where padding costs a copy: that pays for odd sizes alone, whose 2-byte loads cannot be asynchronous.
+_ODD = 2
 
 
 @dataclass(frozen=True)
@@ -239,7 +241,7 @@ def _compile(pace: _Pace) -> Iterator[Suggestion]:
     common = chained.common([chain.module for chain in chains])
     # A list of modules is not called.
     place = common if "." in common and any(operator.module == common for operator in step.operators) else ""
-    padded = list(_padding(pace, 2))
+    padded = list(_padding(pace, _ODD))
     least, saving, most = chained.total(
         [*(one.saves for one in pace.chains), *(Saves(one.least, one.saving, one.most) for one in padded)]
     )
@@ -318,9 +320,10 @@ def _optimizer(pace: _Pace) -> Iterator[Suggestion]:
 
 
 def _tf32(pace: _Pace) -> Iterator[Suggestion]:
-    rate = roofs.roof(pace.device, "tf32")
+    if (rate := roofs.roof(pace.device, "tf32")) is None:
+        return
     saves = list[Saves]()
-    products = [
+    calls = [
         (entry, operator)
         for entry, operator in pace.launches
         if operator.flops and operator.dtypes and entry.launch.kind == KERNEL
@@ -328,12 +331,11 @@ def _tf32(pace: _Pace) -> Iterator[Suggestion]:
     # A call that multiplies as TF32 also transposes and adds.
     quick = {
         entry.launch.operator
-        for entry, operator in products
+        for entry, operator in calls
         if entry.launch.counted.get("tensor_ops_tf32") or ledgers.pipe(operator.dtypes, entry.launch.name) == "tf32"
     }
-    for entry, operator in products if rate else ():
-        slow = ledgers.pipe(operator.dtypes, "") == "fp32" and entry.launch.operator not in quick
-        if rate and slow:
+    for entry, operator in calls:
+        if ledgers.pipe(operator.dtypes, "") == "fp32" and entry.launch.operator not in quick:
             seconds = (operator.flops or 0.0) * entry.launch.part / rate.value
             moved = (operator.bytes_needed or 0.0) * entry.launch.part
             usual, fastest = chained.rates(pace.device, moved)
@@ -343,16 +345,13 @@ def _tf32(pace: _Pace) -> Iterator[Suggestion]:
             quickest = max(seconds, moved / fastest)
             saves.append(Saves(*(max(entry.share - takes, 0.0) for takes in (fair, good, quickest))))
     if saves:
-        several = units.several(len(saves), "fp32 product")
-        text = f"Let {several} use TF32, not the CUDA cores (torch.set_float32_matmul_precision('high'))"
+        products = units.several(len(saves), "fp32 product")
+        text = f"Let {products} use TF32, not the CUDA cores (torch.set_float32_matmul_precision('high'))"
         yield Suggestion("dtype", text, *chained.total(saves))
 
 
 def _padding(pace: _Pace, aligned: int = _ALIGNED) -> Iterator[Suggestion]:
-    """16-bit products whose inner sizes are no multiple of 8, against the rate of the step's other products.
-
-    Where a copy must pad them, only odd sizes gain: asynchronous copies take 4 bytes at least.
-    """
+    """16-bit products whose inner sizes are no multiple of ``aligned``, against the rate of the step's other products."""
     even, odd = list[float](), list[tuple[Entry, Operator, float]]()
     for entry, operator in pace.launches:
         if (

@@ -250,19 +250,22 @@ class Sweep:
 
     def _count(self, names: Sequence[str]) -> None:
         """Reads the hardware counters of these configs: bytes at HBM, and stalls. They share a session where they can."""
+        if not names:
+            return
         for name in names:
             self._begin(self._cases[name], "counting")
         try:
             if reason := counters.unavailable():
                 raise NotApplicable(reason)
             runs = [self._without_search(self._cases[name]) for name in names]
-            counted = counters.of_calls(runs, [counters.launched(run) for run in runs]) if runs else []
+            counted = counters.of_calls(runs, [counters.launched(run) for run in runs])
             for name, data in zip(names, counted, strict=True):
                 self._facts[name]["counted"] = data
         except Exception as error:
-            for name in names if len(names) > 1 else ():
-                self._count([name])
-            if len(names) == 1:
+            if len(names) > 1:
+                for name in names:
+                    self._count([name])
+            else:
                 # The times stand without the counts.
                 self._facts[names[0]]["uncounted"] = f"not counted: {compile_jobs.one_line(error)}"
 
