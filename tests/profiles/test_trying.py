@@ -1,11 +1,13 @@
 """Suggestions that are applied to a running program: what they change, that results are compared, and that all is undone."""
 
+import dataclasses
+
 import pytest
 import torch
 from tilescope.captures import trying
 from tilescope.captures.step_boundaries import Boundaries
 from tilescope.models import step_text
-from tilescope.table.step import Step, Tried
+from tilescope.table.step import KERNEL, Step, StepLaunch, Tried
 from torch import nn
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="modules of the CPU are tried where there is no GPU")
@@ -35,7 +37,7 @@ class Program:
             except StopIteration as ended:
                 self.result, self.trial = ended.value, None
 
-    def run(self, kind="", place="", steps=16, time=quick):
+    def run(self, kind="", place="", steps=20, time=quick):
         with self.boundaries.watched():
             for step in range(steps):
                 self.boundaries.annotating = step == 0
@@ -132,7 +134,7 @@ def test_state_that_calls_replace_or_count_is_restored():
     plain, changed = Program(net=Stateful()), Program(net=Stateful())
     plain.run()
     assert changed.run("dtype").why == ""
-    assert changed.net.calls == plain.net.calls == 16
+    assert changed.net.calls == plain.net.calls == 20
     for mine, other in zip([changed.net.mean, *changed.batches], [plain.net.mean, *plain.batches], strict=True):
         assert torch.equal(mine, other)
     assert [id(one) for one in changed.optimizer.state] == [id(one) for one in changed.net.net.parameters()]
@@ -208,7 +210,7 @@ def test_inference_is_compared_by_the_arguments_of_a_call(monkeypatch):
     program = Program()
     with torch.no_grad(), program.boundaries.watched():
         program.boundaries.annotating = True
-        for step in range(20):
+        for step in range(24):
             if step == 4:
                 program.boundaries.annotating = False
                 program.trial = trying.tried("wrong", "", program.boundaries, time=quick)
@@ -233,5 +235,24 @@ def test_trial_says_predicted_against_won():
     )
     unsure = step_text.trial(Tried(5e-3, 4e-3, 1e-3, 1e-2, number=1))
     assert unsure.startswith("Suggestion 1 won 1.00 ms: 5.00 ms to 4.00 ms")
+
+
+def test_trial_says_which_kernels_took_the_saving():
+    launches = (StepLaunch("cudnn_sdpa", KERNEL, 0.0, 2e-3), StepLaunch("nvjet_tst", KERNEL, 2e-3, 6e-3))
+    kernels = {"triton_per_softmax": 3e-3, "nvjet_tst": 6e-3, "sm80_xmma_gemm_f32": 1e-3}
+    tried = Tried(9e-3, 12e-3, 1e-3, 1e-2, number=1, predicted=1e-3, kernels=kernels)
+    step = Step(launches, (), 8e-3, tried=(tried,))
+    assert step_text.moved(step, tried) == (
+        "Its kernels take 10.0 ms (before 8.00 ms): Inductor 3.00 ms (before none), cuDNN none (before 2.00 ms), "
+        "cuBLAS 7.00 ms (before 6.00 ms). The GPU waits for 2.00 ms. The most came with Inductor triton_per_softmax: 3.00 ms."
+    )
+    won = dataclasses.replace(tried, changed=8e-3, kernels={"nvjet_tst": 8e-3})
+    assert step_text.moved(step, won) == (
+        "Its kernels take 8.00 ms (before 8.00 ms): cuDNN none (before 2.00 ms), cuBLAS 8.00 ms (before 6.00 ms)."
+    )
+    assert step_text.moved(step, dataclasses.replace(tried, kernels={})) == ""
+
+
+def test_energy_says_what_it_is_counted_at():
     power = {"energy": 0.25, "power": 500.0, "sm_clock": 1.98e9, "power_limit": 700.0}
     assert step_text.energy(Step((), (), 1.0, power=power)) == "A step uses 250 mJ (500 W, 1.98 GHz, limit 700 W)."

@@ -65,7 +65,7 @@ def of_run(loaded: LoadedRun) -> Model | None:
         [
             *([step_text.energy(step)] if step.power else []),
             *step_text.communication(step, found, loaded.run.device),
-            *map(step_text.trial, step.tried),
+            *step_text.trials(step),
         ],
         loaded.run.device.measured,
         printable(str(loaded.run.settings.get("script", ""))),

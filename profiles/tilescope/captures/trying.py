@@ -19,6 +19,7 @@ from unittest import mock
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
+from torch.profiler import ProfilerActivity, profile
 from torch.utils import _pytree
 
 from tilescope.captures.step_boundaries import Boundaries
@@ -256,6 +257,7 @@ def tried(
             with alone():
                 # As often as the plain step, whose shortest time counts.
                 changed = min((yield from time()), (yield from time()))
+                kernels = yield from _kernels()
             left_out = counters["inductor"]["cudagraph_skips"] - skipped
         # A program becomes faster after its first steps: what only time won is not the change's.
         for _ in range(WARMUP):
@@ -263,10 +265,20 @@ def tried(
         with alone():
             plain = min(plain, (yield from time()))
         why = f"PyTorch ran {units.several(left_out, 'compiled graph')} outside of CUDA graphs" if left_out > 0 else ""
-        return Tried(plain, changed, difference, limit, why, where=where)
+        return Tried(plain, changed, difference, limit, why, where=where, kernels=kernels)
     except Exception as error:
         torch.cuda.synchronize()
         return Tried(plain, why=_line(error))
+
+
+def _kernels() -> Generator[None, None, dict[str, float]]:
+    """The GPU's seconds for a step, by the names of kernels, copies and fills; empty without a GPU."""
+    with profile(activities=[ProfilerActivity.CUDA] if torch.cuda.is_available() else None) as profiler:
+        for _ in range(WARMUP):
+            yield
+        torch.cuda.synchronize()
+    spent = {one.key: one.self_device_time_total * 1e-6 / WARMUP for one in profiler.key_averages()}
+    return {name: seconds for name, seconds in spent.items() if seconds}
 
 
 def _line(error: Exception) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 
-from tilescope.models import beside, ledger, next_steps, step_tables, terminal
+from tilescope.models import beside, function_names, ledger, next_steps, step_tables, terminal
 from tilescope.models.ledger import PARTS, Ledger
 from tilescope.table import units
 from tilescope.table.run import Device
@@ -18,6 +19,10 @@ _MARKS = dict(zip(PARTS, "█▓?cn·- ", strict=True))
 _POWER = {"energy": ("joule", ""), "power": ("watt", ""), "sm_clock": ("hertz", ""), "power_limit": ("watt", "limit ")}
 #: Rows of the table, and kernels that are slower beside collectives.
 _ROWS, _BESIDE = 15, 3
+#: The difference of a library's time, as a share of the kernels', that is told of a tried step, and how many; the wait that is told.
+_MOVED, _LIBRARIES = 0.02, 4
+#: The share of the predicted saving below which a trial says what became slower.
+_MISSED = 0.8
 
 
 def sentence(found: Ledger) -> str:
@@ -63,8 +68,7 @@ def lines(step: Step, found: Ledger, device: Device) -> Iterator[str]:
         yield from (f"  {number}. {one.line(found.step)}" for number, one in enumerate(suggested, 1))
     else:
         yield next_steps.already_good(found)
-    for one in step.tried:
-        yield trial(one)
+    yield from trials(step)
 
 
 def communication(step: Step, found: Ledger, device: Device) -> list[str]:
@@ -97,6 +101,46 @@ def trial(tried: Tried) -> str:
     if differs:
         return f"Suggestion {tried.number} changes the results: they {said}. It {gain}.{why}"
     return f"Suggestion {tried.number} {gain}.{why} The results {said}."
+
+
+def trials(step: Step) -> Iterator[str]:
+    """The suggestions that were tried, each with what became of the kernels."""
+    for one in step.tried:
+        yield f"{trial(one)} {moved(step, one)}".rstrip()
+
+
+def moved(step: Step, tried: Tried) -> str:
+    """Which libraries' kernels a change made longer or shorter, and the kernel that took the saving; empty where that was not traced."""
+    if not tried.kernels or tried.changed is None:
+        return ""
+    names = defaultdict[str, float](float)
+    for launch in step.launches:
+        names[launch.name] += launch.duration
+    before, after = _by_library(names), _by_library(tried.kernels)
+    was, takes = sum(before.values()), sum(after.values())
+    apart = {name: abs(after[name] - before[name]) for name in before | after}
+    most = sorted((name for name in apart if apart[name] >= _MOVED * was), key=lambda name: -apart[name])[:_LIBRARIES]
+    each = ", ".join(f"{name} {_seconds(after[name])} (before {_seconds(before[name])})" for name in most)
+    said = f"Its kernels take {_seconds(takes)} (before {_seconds(was)}){f': {each}' if each else ''}."
+    if (waits := tried.changed - takes) >= _MOVED * tried.changed:
+        said += f" The GPU waits for {_seconds(waits)}."
+    longer = {name: seconds - names[name] for name, seconds in tried.kernels.items()}
+    slowest = max(longer, key=lambda name: longer[name])
+    missed = tried.plain is not None and tried.plain - tried.changed < _MISSED * tried.predicted
+    if missed and longer[slowest] >= _MOVED * was:
+        said += f" The most came with {function_names.said(slowest)}: {_seconds(longer[slowest])}."
+    return said
+
+
+def _by_library(spent: Mapping[str, float]) -> defaultdict[str, float]:
+    found = defaultdict[str, float](float)
+    for name, seconds in spent.items():
+        found[function_names.library(name) or "own kernels"] += seconds
+    return found
+
+
+def _seconds(value: float) -> str:
+    return units.text(value, "second") if value else "none"
 
 
 def table(step: Step, found: Ledger) -> str:
