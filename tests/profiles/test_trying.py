@@ -244,11 +244,11 @@ def test_trial_says_which_kernels_took_the_saving():
     step = Step(launches, (), 8e-3, tried=(tried,))
     assert step_text.moved(step, tried) == (
         "Its kernels take 10.0 ms (before 8.00 ms): Inductor 3.00 ms (before none), cuDNN none (before 2.00 ms), "
-        "cuBLAS 7.00 ms (before 6.00 ms). The GPU waits for 2.00 ms. The most came with Inductor triton_per_softmax: 3.00 ms."
+        "cuBLAS 7.00 ms (before 6.00 ms). The GPU waits for 2.00 ms. Attention is no longer one kernel. The most came with Inductor triton_per_softmax: 3.00 ms."
     )
-    won = dataclasses.replace(tried, changed=8e-3, kernels={"nvjet_tst": 8e-3})
+    won = dataclasses.replace(tried, changed=8e-3, kernels={"nvjet_tst": 7.5e-3, "flash_fwd": 0.5e-3})
     assert step_text.moved(step, won) == (
-        "Its kernels take 8.00 ms (before 8.00 ms): cuDNN none (before 2.00 ms), cuBLAS 8.00 ms (before 6.00 ms)."
+        "Its kernels take 8.00 ms (before 8.00 ms): cuDNN none (before 2.00 ms), cuBLAS 7.50 ms (before 6.00 ms), FlashAttention 500 µs (before none)."
     )
     assert step_text.moved(step, dataclasses.replace(tried, kernels={})) == ""
 

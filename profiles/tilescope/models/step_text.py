@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
@@ -23,6 +24,8 @@ _ROWS, _BESIDE = 15, 3
 _MOVED, _LIBRARIES = 0.02, 4
 #: The share of the predicted saving below which a trial says what became slower.
 _MISSED = 0.8
+#: Kernels that compute attention whole.
+_ATTENTION = re.compile("sdpa|fmha|flash|attention", re.I)
 
 
 def sentence(found: Ledger) -> str:
@@ -124,6 +127,8 @@ def moved(step: Step, tried: Tried) -> str:
     said = f"Its kernels take {_seconds(takes)} (before {_seconds(was)}){f': {each}' if each else ''}."
     if (waits := tried.changed - takes) >= _MOVED * tried.changed:
         said += f" The GPU waits for {_seconds(waits)}."
+    if any(map(_ATTENTION.search, names)) and not any(map(_ATTENTION.search, tried.kernels)):
+        said += " Attention is no longer one kernel."
     longer = {name: seconds - names[name] for name, seconds in tried.kernels.items()}
     slowest = max(longer, key=lambda name: longer[name])
     missed = tried.plain is not None and tried.plain - tried.changed < _MISSED * tried.predicted
