@@ -14,6 +14,7 @@ import io
 import json
 import lzma
 import os
+import re
 import stat
 import unicodedata
 import zlib
@@ -39,6 +40,8 @@ _MARKS = {
 }  # fmt: skip
 #: Encodings without a mark, by the nulls among the first four bytes.
 _NULLS = {(1, 3): "utf-16-le", (0, 2): "utf-16-be", (1, 2, 3): "utf-32-le", (0, 1, 2): "utf-32-be"}
+#: A null, and lone surrogates, which cannot be encoded.
+_UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 #: Characters of another message that a wrapped error keeps.
 _LONGEST_ERROR = 500
 
@@ -236,18 +239,9 @@ def _check(found: Any, escapes: bool) -> None:
         elif isinstance(value, int):
             if value.bit_length() > BITS:
                 raise Unreadable("it holds a whole number that is too large")
-        elif escapes and isinstance(value, str):
-            _check_text(value)
-
-
-def _check_text(value: str) -> None:
-    """Raises Unreadable for a text with a null or a lone surrogate, which cannot be encoded."""
-    if "\x00" in value:
-        raise Unreadable("it holds a text with a null in it")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise Unreadable("it holds a text with half a character in it") from error
+        elif escapes and isinstance(value, str) and _UNWRITABLE.search(value):
+            what = "a null" if "\0" in value else "half a character"
+            raise Unreadable(f"it holds a text with {what} in it")
 
 
 def parser(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

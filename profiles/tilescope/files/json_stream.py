@@ -173,12 +173,5 @@ def _corrected(found: re.Match[str]) -> str:
         return "null"
     if found.end() == len(found.string):
         return found[0]
-    return f'"{_QUOTE.sub(_escaped_quote, _LONE.sub(_escaped, found[1]))}"'
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return found[0] if found[1] else "\\\\"
-
-
-def _escaped_quote(found: re.Match[str]) -> str:
-    return found[1] or '\\"'
+    escaped = _LONE.sub(lambda lone: lone[0] if lone[1] else "\\\\", found[1])
+    return '"' + _QUOTE.sub(lambda quote: quote[1] or '\\"', escaped) + '"'

@@ -6,7 +6,6 @@ occupancy of another would describe no real launch.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 from tilescope.hardware import occupancy
@@ -51,48 +50,33 @@ def source_of(case: CaseValues) -> str | None:
     return next((by for metric in _TELLING for by in RESOURCES if case.values.get((metric, by))), None)
 
 
-def _known(case: CaseValues, source: str) -> list[int]:
-    told = {metric for metric, by in case.values if by == source} & {*_TELLING}
-    return sorted({launch for metric in told for launch in case.values[metric, source] if launch is not None})
-
-
 def main_resources(case: CaseValues, target: str = "") -> Resources | None:
     """The resources of the longest launch, which represents the case.
 
     torch.profiler gives no occupancy; where ``target`` (``sm_90``) is given, it is computed from registers, shared memory and threads.
     """
     source = source_of(case)
-    if source is None or not (known := _known(case, source)):
+    told = {launch for metric in _TELLING for launch in case.values.get((metric, source or ""), ())} - {None}
+    if source is None or not told:
         return None
     longest = case.main_launch(source)
-    return _of_launch(case, source, longest if longest in known else known[0], target)
+    launch = longest if longest in told else min(one for one in told if one is not None)
 
+    def value(metric: str) -> float | None:
+        return case.values.get((metric, source), {}).get(launch)
 
-def _of_launch(case: CaseValues, source: str, launch: int, target: str) -> Resources:
-    figures = tuple(case.values.get((metric, source), _NOTHING).get(launch) for metric in _READ)
-    registers, shared_memory, *_ = figures
-    spilled = _spills(case, source, launch, registers)
-    return Resources(source, launch, registers, shared_memory, spilled, *_held(target, figures))
-
-
-_READ = ("registers", "shared_memory", "theoretical_occupancy", "block_threads", *LIMITERS)
-_NOTHING: dict[int | None, float] = {}
-
-
-@functools.lru_cache(maxsize=4096)
-def _held(target: str, figures: tuple[float | None, ...]) -> tuple[float | None, str, float | None]:
-    """The occupancy of a launch with these values of ``_READ``, the limiter's name and the blocks that it allows.
-
-    Most launches of a trace share them.
-    """
-    registers, shared_memory, ratio, threads, *limits = figures
-    known = {text: limit for text, limit in zip(LIMITERS.values(), limits, strict=True) if limit is not None}
+    registers, shared_memory, ratio, threads = map(
+        value, ("registers", "shared_memory", "theoretical_occupancy", "block_threads")
+    )
+    known = {text: limit for metric, text in LIMITERS.items() if (limit := value(metric)) is not None}
     if ratio is None and registers is not None and threads and target.rstrip("af") in occupancy.LIMITS:
         held = occupancy.blocks(target, int(registers), int(shared_memory or 0), int(threads))
         ratio = held.ratio
         known = {LIMITERS[f"occupancy_limit_{name}"]: float(count) for name, count in held.limits.items()}
     blocks = min(known.values(), default=None)
-    return ratio, ", ".join(text for text, limit in known.items() if limit == blocks), blocks
+    limiter = ", ".join(text for text, limit in known.items() if limit == blocks)
+    spilled = _spills(case, source, launch, registers)
+    return Resources(source, launch, registers, shared_memory, spilled, ratio, limiter, blocks)
 
 
 def _spills(case: CaseValues, source: str, launch: int, registers: float | None) -> float | None:
@@ -101,8 +85,6 @@ def _spills(case: CaseValues, source: str, launch: int, registers: float | None)
     The compiler's launch is the one at the same place among launches of its function. If its registers differ, an autotuner ran
     another config than the compiler compiled.
     """
-    if ("registers", "compiler") not in case.values:  # a shortcut for the many launches of a trace
-        return None
     place = launch if source == "compiler" else _compiled(case, source, launch)
     if place is None:
         return None

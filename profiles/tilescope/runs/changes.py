@@ -5,6 +5,7 @@ A function without a digest counts as current. Imports neither torch nor triton.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping
 from hashlib import sha256
@@ -17,8 +18,6 @@ from tilescope.table.run import Run
 
 #: How digests are computed: cached ones are of this method.
 _METHOD = 1
-#: Digests of a package's files by the state of the package.
-_known: dict[str, dict[str, dict[str, str]]] = {}
 
 
 class Problem(NamedTuple):
@@ -91,16 +90,18 @@ def _digests(path: Path) -> dict[str, str]:
         seen = file.stat()
         state.append(f"{file} {seen.st_mtime_ns} {seen.st_size}")
     key = user_cache.digest([_METHOD, *state])
-    known = _known.get(key)
-    if known is None:
-        known = user_cache.read("functions", key) or {}
-        _known.clear()
-        _known[key] = known
+    known = _kept(key)
     name = str(path.absolute())
     if name not in known:
         known[name] = function_digests.of(path)
         user_cache.write("functions", key, known)
     return known[name]
+
+
+@functools.lru_cache(maxsize=1)
+def _kept(key: str) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = user_cache.read("functions", key) or {}
+    return found
 
 
 def changed_files(run: Run) -> list[str]:

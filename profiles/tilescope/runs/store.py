@@ -25,7 +25,7 @@ from pathlib import Path
 import pandas as pd
 
 from tilescope.files import bounded_reading
-from tilescope.runs import device_roofs, journal, labels, reader, summaries
+from tilescope.runs import device_roofs, journal, labels, summaries
 from tilescope.runs.places import StoreError, check_writable, runs_dir
 from tilescope.runs.reader import LINES, LoadedRun, read_run, read_table, source_bytes, source_file, text_of
 from tilescope.runs.summaries import Summary
@@ -66,24 +66,22 @@ def new_id() -> str:
 def open_run(path: Path | str) -> LoadedRun:
     """Opens the run in the folder ``path``. Raises StoreError, which says what is wrong and what to do."""
     folder = Path(path)
-    run, table = _read(folder, read_table)
+    run, table = _read(folder)
     loaded = LoadedRun(device_roofs.settled(run, recorded_dir()), table, folder)
     table, said = other_configs.without(table, loaded.configs)
+    if not said and not loaded.damage:
+        return loaded
     notes = (*loaded.run.notes, *said, *filter(None, [loaded.damage]))
-    return (
-        dataclasses.replace(loaded, run=dataclasses.replace(loaded.run, notes=notes), table=table)
-        if said or loaded.damage
-        else loaded
-    )
+    return dataclasses.replace(loaded, run=dataclasses.replace(loaded.run, notes=notes), table=table)
 
 
-def _read(folder: Path, table: Callable[[Path, Path], pd.DataFrame]) -> tuple[Run, pd.DataFrame]:
-    """Reads a run's description, and its table by the function ``table``. Raises StoreError as ``open_run``."""
+def _read(folder: Path) -> tuple[Run, pd.DataFrame]:
+    """Reads a run's description and its table. Raises StoreError as ``open_run``."""
     if not folder.is_dir():
         raise StoreError(f"no run at {folder}: 'tilescope show' lists the runs there are")
     if folder.name.startswith(PARTIAL):
         raise StoreError(half_written(folder))
-    return read_run(folder), table(folder / "table.parquet", folder)
+    return read_run(folder), read_table(folder / "table.parquet", folder)
 
 
 def open_partial(folder: Path) -> tuple[LoadedRun, list[str]]:
@@ -223,7 +221,7 @@ def _summarise(path: Path) -> Summary:
     try:
         if path.resolve().parent != path.parent.resolve():
             raise StoreError(f"{name} is a link out of the folder of runs: copy the run itself there")
-        run, table = _read(path, reader.table_as_written)
+        run, table = _read(path)
         if run.started:
             datetime.fromisoformat(run.started)  # what is no time must not reach the lists of runs
         sources = set(table["source"].unique())
