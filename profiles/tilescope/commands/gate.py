@@ -91,10 +91,10 @@ def run(arguments: argparse.Namespace) -> int:
     return int(found.verdict != gate.PASS if arguments.strict else found.verdict == gate.FAIL)
 
 
-def share(text: str) -> float:
-    """``3%`` or ``0.03`` as 0.03, ``off`` as infinity. Raises ArgumentTypeError for anything else."""
+def share(text: str) -> float | None:
+    """``3%`` or ``0.03`` as 0.03, ``off`` as None. Raises ArgumentTypeError for anything else."""
     if text == "off":
-        return math.inf
+        return None
     try:
         value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
@@ -104,9 +104,9 @@ def share(text: str) -> float:
     return value
 
 
-def _count(text: str) -> float:
+def _count(text: str) -> float | None:
     if text == "off":
-        return math.inf
+        return None
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes: write 16, or off")
     return float(text)

@@ -6,10 +6,13 @@ unknown value is null, never 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
+
+from tilescope.models.advice.finding import Bound, Evidence
+from tilescope.models.code_change import Moved
+from tilescope.table.run import Run
 
 
 def _is(text: str) -> Meta:
@@ -99,25 +102,6 @@ class AdvisedCase(Identified):
     ]
 
 
-class PotentialSpeedup(Struct):
-    """The speedup that a remedy can give."""
-
-    ratio: Annotated[float, _is("The speedup: measured where timed, an upper bound where most, otherwise an estimate.")]
-    formula: Annotated[str, _is("The origin of the ratio.")]
-    clock: Annotated[Literal["gpu_time", "interval"], _is("The time that would shrink.")]
-    timed: Annotated[bool, _is("Whether the remedy itself was timed.")]
-    most: Annotated[bool, _is("Whether no implementation can win more.")]
-
-
-class EvidenceValue(Struct):
-    """A value that a finding rests on."""
-
-    metric: Annotated[str, _is("A metric, or roof_hbm and the like.")]
-    value: Annotated[float, _is("In unit.")]
-    unit: Annotated[str, _is("A base unit: second, byte, ratio, count, …")]
-    source: Annotated[str, _is("Its origin: a collector, model, or a roof's origin.")]
-
-
 class FoundReason(Identified):
     """A reason why a case is slow, or why its measurements are impossible."""
 
@@ -131,8 +115,8 @@ class FoundReason(Identified):
     fault: Annotated[bool, _is("Whether it says that the case is wrong or did not run: then it is the only finding.")]
     explanation: Annotated[str, _is("More about a fault, with the line of code where it is known; or empty.")]
     origin: Annotated[Literal["ours", "nvidia"], _is("The author of the rule.")]
-    bound: Annotated[PotentialSpeedup | None, _is("Null where the known values give no bound.")]
-    evidence: Annotated[list[EvidenceValue], _is("The most telling value first.")]
+    bound: Annotated[Bound | None, _is("Null where the known values give no bound.")]
+    evidence: Annotated[list[Evidence], _is("The most telling value first.")]
 
 
 class Advice(Document, kw_only=True, tag="advice"):
@@ -187,17 +171,6 @@ class ComparedCase(Identified):
     baseline_run: Annotated[str, _is("The baseline's run.")]
 
 
-class MovedCount(Struct):
-    """A count of the compiled code that differs."""
-
-    label: Annotated[str, _is("The count: 128-bit global loads, spill stores, wgmma, …")]
-    unit: str
-    baseline: float
-    candidate: float
-    worse: Annotated[bool, _is("Whether the GPU has more to do or can do less at a time.")]
-    line: Annotated[int | None, _is("The source line where it grew or shrank most.")]
-
-
 class CompiledLaunch(Identified):
     """A launch that both sides compiled."""
 
@@ -207,7 +180,7 @@ class CompiledLaunch(Identified):
     speedup: Annotated[Number, _is("Of its case: above 1 the candidate is faster. Null without comparable times.")]
     speedup_low: Annotated[Number, _is("Lower end of the speedup's 95 % interval.")]
     speedup_high: Annotated[Number, _is("Upper end of it.")]
-    moved: Annotated[list[MovedCount], _is("The worst first.")]
+    moved: Annotated[list[Moved], _is("The worst first.")]
 
 
 class Compared(Struct):
@@ -255,14 +228,14 @@ class Upgrade(Document, kw_only=True, tag="upgrade"):
 
 
 class GateLimits(Struct):
-    """The largest accepted losses; null where a quantity is left out."""
+    """The largest accepted losses; null leaves a quantity out."""
 
-    slowdown: Annotated[Number, _is("Growth of the time, as a share.")]
-    bytes: Annotated[Number, _is("Growth of HBM bytes, as a share.")]
-    registers: Annotated[Number, _is("Growth, as a share.")]
-    shared_memory: Annotated[Number, _is("Growth, as a share.")]
-    spills: Annotated[Number, _is("Bytes a thread.")]
-    occupancy: Annotated[Number, _is("Ratio lost.")]
+    slowdown: Annotated[Number, _is("Growth of the time, as a share: 0.03 is 3 %.")] = 0.03
+    bytes: Annotated[Number, _is("Growth of HBM bytes, as a share.")] = 0.02
+    registers: Annotated[Number, _is("Growth, as a share.")] = 0.1
+    shared_memory: Annotated[Number, _is("Growth, as a share.")] = 0.1
+    spills: Annotated[Number, _is("Bytes a thread.")] = 0.0
+    occupancy: Annotated[Number, _is("Ratio lost: 0.1 is ten percentage points.")] = 0.0
 
 
 class GateCheck(Identified, kw_only=True):
@@ -319,35 +292,12 @@ class TableRow(Struct, kw_only=True):
     source: Annotated[str, _is("The collector that it is from, or model.")]
 
 
-class Described(Struct):
-    """The run's description, as run.json has it, with the device's roofs as far as the run's cases reached."""
-
-    id: str
-    started: str
-    device: Mapping[str, Any]
-    kernels: Mapping[str, Any]
-    versions: Mapping[str, Any]
-    settings: Mapping[str, Any]
-    git_revision: str
-    failures: list[Any]
-    complete: bool
-    schema_version: int
-    title: str
-    notes: list[str]
-    skipped: Annotated[
-        list[Any],
-        _is(
-            "Cases that collectors skipped: collector, message, cases (all, if empty), limited (a limit left them out: resume)."
-        ),
-    ]
-
-
-class Run(Document, kw_only=True, tag="run"):
+class ShownRun(Document, kw_only=True, tag="run"):
     """The output of 'tilescope show RUN --json': a run and its whole table, a row a value."""
 
     version: Literal[1] = 1
     headline: Annotated[str, _is("The most important finding, in a line; empty for a run without any value.")] = ""
-    run: Described
+    run: Annotated[Run, _is("As run.json has it, with the device's roofs as far as the run's cases reached.")]
     folder: Annotated[str, _is("The run's folder.")]
     table: list[TableRow]
 
@@ -379,5 +329,5 @@ class Runs(Document, kw_only=True, tag="runs"):
 
 #: The documents' types by their names.
 TYPES: dict[str, type[Document]] = {
-    "advice": Advice, "comparison": Comparison, "gate": Gate, "run": Run, "runs": Runs, "upgrade": Upgrade,
+    "advice": Advice, "comparison": Comparison, "gate": Gate, "run": ShownRun, "runs": Runs, "upgrade": Upgrade,
 }  # fmt: skip

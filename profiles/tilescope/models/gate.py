@@ -19,14 +19,16 @@ from tilescope.hardware import roofs
 from tilescope.models import compare, faults, impossible, renaming, traffic
 from tilescope.models.compare import CompareError
 from tilescope.models.documents import GateCheck as Check
-from tilescope.models.documents import Verdict
+from tilescope.models.documents import GateLimits, Verdict
 from tilescope.runs.store import LoadedRun
 from tilescope.table import units
 from tilescope.table.case import readable
 from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, gather
 from tilescope.table.metrics import METRICS
-from tilescope.table.schema import CASE_COLUMNS
+from tilescope.table.schema import NAMED
 from tilescope.table.sources import COUNTERS
+
+Limits = GateLimits
 
 #: Verdicts by rank: the gate's verdict is the first that any check has.
 VERDICTS: tuple[Verdict, Verdict, Verdict, Verdict] = ("fail", "undecided", "not compared", "pass")
@@ -38,24 +40,6 @@ _CLOCKS = (*(("gpu_time", source) for source in GPU_TIME_SOURCES), ("graph_time"
 _SOURCES = ("compiler", "ncu", "torch_profiler")
 #: Ratio of two readings of the SM clock up to which they count as equal.
 _SAME_CLOCK = 1.005
-#: Columns that identify a case within a run. The dtype is part of the workload's name.
-KEY = tuple(name for name in CASE_COLUMNS if name != "dtype")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The largest accepted losses; infinity leaves a quantity out.
-
-    ``slowdown``, ``bytes``, ``registers`` and ``shared_memory`` are growth as a share of the baseline (0.03 is 3 %), ``spills``
-    bytes a thread, ``occupancy`` a difference of ratios (0.1 is ten percentage points).
-    """
-
-    slowdown: float = 0.03
-    bytes: float = 0.02
-    registers: float = 0.1
-    shared_memory: float = 0.1
-    spills: float = 0.0
-    occupancy: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -132,7 +116,7 @@ def gate(
     untimed = obstacles if timed else ["no case was timed in both runs"]
     notes = [
         *(f"renamed: {old} → {name}, which has the same cases" for name, old in called.items()),
-        *(f"no times are compared: {line}" for line in untimed if limits.slowdown < math.inf),
+        *(f"no times are compared: {line}" for line in untimed if limits.slowdown is not None),
         *(f"changed: {line}" for line in compare.changes(compare.Side(baseline), compare.Side(candidate))),
     ]
     if added:
@@ -149,7 +133,7 @@ def _cases(
     for case in gather(loaded.table):
         name = called.get(case.key["kernel"], case.key["kernel"])
         if (not kernels or {name, case.key["kernel"]} & {*kernels}) and (not impls or case.key["impl"] in impls):
-            found[name, *(case.key[column] for column in KEY[1:])] = case
+            found[name, *(case.key[column] for column in NAMED[1:])] = case
     return found
 
 
@@ -163,7 +147,7 @@ class _Pair:
     obstacles: list[str]
 
     def check(self, what: str, verdict: Verdict, said: str, **more: Any) -> Check:
-        return Check(*(self.cases[0].key[name] for name in KEY), what=what, verdict=verdict, said=said, **more)
+        return Check(*(self.cases[0].key[name] for name in NAMED), what=what, verdict=verdict, said=said, **more)
 
     def checks(self, *, told: bool) -> Iterator[Check]:
         """Every check of the case. Nothing is checked of a new fault (``faults``), and no time of an old one.
@@ -179,15 +163,15 @@ class _Pair:
             return
         if before:
             yield self.check("result", ABSENT, f"the baseline is wrong: {before.title}")
-        elif self.limits.slowdown < math.inf:
+        elif self.limits.slowdown is not None:
             yield from self._time(self.limits.slowdown)
-        if self.limits.bytes < math.inf:
+        if self.limits.bytes is not None:
             yield from self._bytes(self.limits.bytes)
         for metric, limit in (
             ("registers", self.limits.registers), ("shared_memory", self.limits.shared_memory),
             ("spill_bytes", self.limits.spills), ("theoretical_occupancy", self.limits.occupancy),
         ):  # fmt: skip
-            if limit < math.inf:
+            if limit is not None:
                 yield from self._resource(metric, limit)
 
     def _time(self, limit: float) -> Iterator[Check]:

@@ -87,7 +87,7 @@ def comparison(
 
 def gate(found: Gate) -> documents.Gate:
     runs = {"baseline": about(found.baseline), "candidate": about(found.candidate)}
-    return _made(documents.Gate, **{**vars(found), **runs, "verdict": found.verdict, "limits": vars(found.limits)})
+    return _made(documents.Gate, **{**vars(found), **runs, "verdict": found.verdict})
 
 
 def upgrade(found: Upgrade, bisected: Iterable[tuple[str, str]] = ()) -> documents.Upgrade:
@@ -107,14 +107,13 @@ def upgrade(found: Upgrade, bisected: Iterable[tuple[str, str]] = ()) -> documen
 
 
 def _launch(one: Launch, *, worse: bool) -> dict[str, Any]:
-    moved = [vars(change) for change in one.moved]
-    return {**one.row, "function": one.candidate.function, "file": one.candidate.file, "worse": worse, "moved": moved}
+    of = one.candidate
+    return {**one.row, "function": of.function, "file": of.file, "worse": worse, "moved": one.moved}
 
 
-def run(loaded: LoadedRun) -> documents.Run:
-    return _made(
-        documents.Run, headline=headline.headline(loaded), run=loaded.run.to_json(), folder=str(loaded.folder), table=_rows(loaded.table)
-    )  # fmt: skip
+def run(loaded: LoadedRun) -> documents.ShownRun:
+    first, folder = headline.headline(loaded), str(loaded.folder)
+    return _made(documents.ShownRun, headline=first, run=loaded.run, folder=folder, table=_rows(loaded.table))
 
 
 def records(frame: pd.DataFrame) -> str:

@@ -56,11 +56,13 @@ def main_resources(case: CaseValues, target: str = "") -> Resources | None:
     torch.profiler gives no occupancy; where ``target`` (``sm_90``) is given, it is computed from registers, shared memory and threads.
     """
     source = source_of(case)
-    told = {launch for metric in _TELLING for launch in case.values.get((metric, source or ""), ())} - {None}
-    if source is None or not told:
+    if source is None:
+        return None
+    told = {n for metric in _TELLING for n in case.values.get((metric, source), ()) if n is not None}
+    if not told:
         return None
     longest = case.main_launch(source)
-    launch = longest if longest in told else min(one for one in told if one is not None)
+    launch = longest if longest in told else min(told)
 
     def value(metric: str) -> float | None:
         return case.values.get((metric, source), {}).get(launch)

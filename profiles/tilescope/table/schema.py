@@ -19,6 +19,8 @@ from tilescope.table.sources import SOURCES
 
 #: What identifies a case within a run.
 CASE_COLUMNS = ["kernel", "impl", "pass", "workload", "dtype", "config"]
+#: The same without the dtype, which the workload's name has: the fields of ``Case`` in their order.
+NAMED = ["kernel", "impl", "pass", "workload", "config"]
 
 #: Column name to pandas dtype. ``launch`` numbers the launches that the collector saw in the case, or those of the file in a run
 #: of another tool's file; it is absent for a value of the whole case. ``function`` is the launch's kernel function. ``sample``
@@ -68,6 +70,11 @@ def _array(values: list[Any], dtype: str) -> Any:
 def is_value(value: float) -> bool:
     """Whether ``validate`` accepts the value: 0, or a finite number that is neither too small nor too large."""
     return value == 0 or json_shape.SMALLEST <= abs(value) <= json_shape.LARGEST
+
+
+def named(rows: pd.DataFrame) -> list[tuple[str, ...]]:
+    """The case of each row, by ``NAMED``."""
+    return list(rows[NAMED].itertuples(index=False, name=None))
 
 
 def check_columns(found: Iterable[str], columns: Iterable[str]) -> None:

@@ -21,6 +21,7 @@ from tilescope.runs.store import LoadedRun
 from tilescope.table import kernel_faults
 from tilescope.table.case_table import CaseValues, gather, problem_of
 from tilescope.table.run import Device, Failure
+from tilescope.table.schema import NAMED, named
 
 __all__ = ["DISTANCE", "NVIDIA", "OURS", "RULES", "Bound", "Evidence", "Finding", "findings", "of_run", "rank"]
 
@@ -93,17 +94,18 @@ def findings(
 
 
 def _without_rows(failures: Iterable[Failure], table: pd.DataFrame) -> Iterator[Finding]:
-    names = ["kernel", "impl", "pass", "workload", "config"]
-    seen = set(table[names].itertuples(index=False, name=None))
+    seen = set(named(table))
     for key, fault in faults.of_failures(failures):
-        if tuple(key[name] for name in names) not in seen:
+        if tuple(key[name] for name in NAMED) not in seen:
             yield _of_fault(key, fault)
 
 
 def _of_fault(key: Mapping[str, str], fault: faults.Fault) -> Finding:
-    of = (key["kernel"], key["pass"], key["workload"], key["impl"], key["config"])
+    kernel, impl, direction, workload, config = (key[name] for name in NAMED)
     proof = tuple(evidence(name, known) for name, known in fault.proof)
-    return Finding(fault.rule, fault.title, fault.remedy, *of, proof, explanation=fault.why)
+    return Finding(
+        fault.rule, fault.title, fault.remedy, kernel, impl, direction, workload, config, proof, explanation=fault.why
+    )
 
 
 def warned(subject: Subject, warnings: Iterable[Failure]) -> Iterator[Finding]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from tilescope.models import faults
 from tilescope.models.impossible import RULES as IMPOSSIBLE
@@ -28,17 +30,19 @@ WORTH = 1.05
 _ROOF = "roof_"
 
 
+def _is(text: str) -> Meta:
+    """A description in the JSON Schema of ``documents``."""
+    return Meta(description=text)
+
+
 @dataclass(frozen=True)
 class Evidence:
-    """One value that supports a finding. ``metric`` is a name of METRICS, or ``roof_hbm`` for a device's roof.
+    """One value that supports a finding."""
 
-    ``value`` is in ``unit`` (a base unit); ``source`` is the table's, or a roof's origin.
-    """
-
-    metric: str
-    value: float
-    unit: str
-    source: str
+    metric: Annotated[str, _is("A metric, or roof_hbm and the like for a device's roof.")]
+    value: Annotated[float, _is("In unit.")]
+    unit: Annotated[str, _is("A base unit: second, byte, ratio, count, …")]
+    source: Annotated[str, _is("Its origin: a collector, model, or a roof's origin.")]
 
     @property
     def label(self) -> str:
@@ -59,18 +63,17 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Bound:
-    """The potential speedup as a ratio, and its formula.
+    """The speedup that a remedy can give. Clocks are never mixed.
 
-    ``clock`` is the time that would shrink: ``gpu_time`` or ``interval``. Clocks are never mixed. ``timed`` means that
-    the remedy was measured, so that the ratio is its actual speedup. ``most`` means that no implementation can win more. Any other
-    ratio is an estimate of what this remedy wins by itself: code that is better in other ways too may win more.
+    A ratio that is neither timed nor most is an estimate of what this remedy wins by itself: code that is better in other ways too may
+    win more.
     """
 
-    ratio: float
-    formula: str
-    clock: str = "gpu_time"
-    timed: bool = False
-    most: bool = False
+    ratio: Annotated[float, _is("The speedup: measured where timed, an upper bound where most, otherwise an estimate.")]
+    formula: Annotated[str, _is("The origin of the ratio.")]
+    clock: Annotated[Literal["gpu_time", "interval"], _is("The time that would shrink.")] = "gpu_time"
+    timed: Annotated[bool, _is("Whether the remedy itself was timed.")] = False
+    most: Annotated[bool, _is("Whether no implementation can win more.")] = False
 
     @property
     def text(self) -> str:
@@ -91,9 +94,9 @@ class Finding:
     title: str
     remedy: str
     kernel: str
+    impl: str
     direction: str
     workload: str
-    impl: str
     config: str
     evidence: tuple[Evidence, ...]
     bound: Bound | None = None

@@ -42,7 +42,7 @@ def findings(case: Case, rules: list[NcuRule]) -> Iterator[Finding]:
             bound = Bound(1 / (1 - rule.speedup), f"ncu estimates {rule.speedup * 100:.3g} % of the launch's run time")
         elif rule.speedup is not None:
             part = f" (ncu estimates {rule.speedup * 100:.3g} % of this part alone)"
-        title, of = _words(rule.name) + part, (case.name, case.direction, case.workload, case.impl, case.config)
+        title, of = _words(rule.name) + part, (case.name, case.impl, case.direction, case.workload, case.config)
         yield Finding(rule.name, title, rule.text, *of, (), bound, rule.launch, rule.function, NVIDIA)
 
 

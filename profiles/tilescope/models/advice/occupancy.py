@@ -26,19 +26,13 @@ def low_occupancy(subject: Subject) -> Iterator[Finding]:
     By Little's law, memory requests in flight and thus throughput grow at most with the resident warps.
     """
     for launch, limiters, ratio in _low(subject):
-        if "registers" in limiters:
-            continue
-        limit = " and ".join(limiters).replace("_", " ").replace("blocks", "block slots")
-        change = _without(limiters[0], launch, subject.device.target)
-        remedy, factor = change or ("Ask for less of it in a block: a smaller BLOCK, or fewer num_stages.", 1 / ratio)
-        yield subject.finding(
-            "low-occupancy",
-            f"{limit.capitalize()} hold occupancy at {ratio * 100:.0f} %",
-            remedy,
-            _evidence(launch, limiters[0]),
-            subject.bound(factor, "resident warps after / before", launch, hides=True),
-            launch=launch,
-        )
+        if "registers" not in limiters:
+            limit = " and ".join(limiters).replace("_", " ").replace("blocks", "block slots").capitalize()
+            change = _change(limiters[0], launch, subject.device.target)
+            otherwise = "Ask for less of it in a block: a smaller BLOCK, or fewer num_stages."
+            yield _held(
+                subject, launch, "low-occupancy", limit, limiters[0], ratio, *(change or (otherwise, 1 / ratio))
+            )
 
 
 def register_pressure(subject: Subject) -> Iterator[Finding]:
@@ -47,19 +41,31 @@ def register_pressure(subject: Subject) -> Iterator[Finding]:
     A kernel that spills yields nothing here, because fewer registers would make it worse.
     """
     for launch, limiters, ratio in _low(subject):
-        if "registers" not in limiters or _spills(launch):
-            continue
-        change = _fewer_registers(launch, subject.device.target)
-        said, factor = change or ("", 1 / ratio)
-        yield subject.finding(
-            "register-pressure",
-            f"Registers hold occupancy at {ratio * 100:.0f} %",
-            f"{said}A thread holds fewer values with a smaller BLOCK or tile, or the same one over more num_warps; "
-            "maxnreg at the launch forces the count down, at the price of spills.",
-            _evidence(launch, "registers"),
-            subject.bound(factor, "resident warps after / before", launch, hides=True),
-            launch=launch,
-        )
+        if "registers" in limiters and not _spills(launch):
+            said, factor = _change("registers", launch, subject.device.target) or ("", 1 / ratio)
+            remedy = (
+                f"{said}A thread holds fewer values with a smaller BLOCK or tile, or the same one over more num_warps; "
+                "maxnreg at the launch forces the count down, at the price of spills."
+            )
+            yield _held(subject, launch, "register-pressure", "Registers", "registers", ratio, remedy, factor)
+
+
+def _held(  # noqa: PLR0917 - the parts of a finding
+    subject: Subject,
+    launch: LaunchValues,
+    rule: str,
+    limit: str,
+    limiter: str,
+    ratio: float,
+    remedy: str,
+    factor: float,
+) -> Finding:
+    own = {"registers": "registers", "shared_memory": "shared_memory"}.get(limiter, "block_threads")
+    names = ("theoretical_occupancy", f"occupancy_limit_{limiter}", own, "achieved_occupancy")
+    title, bound = f"{limit} hold occupancy at {ratio * 100:.0f} %", "resident warps after / before"
+    return subject.finding(
+        rule, title, remedy, [launch.get(name) for name in names], subject.bound(factor, bound, launch, hides=True), launch=launch
+    )  # fmt: skip
 
 
 def partial_waves(subject: Subject) -> Iterator[Finding]:
@@ -126,43 +132,25 @@ def _least(launch: LaunchValues) -> Evidence | None:
     return None
 
 
-def _evidence(launch: LaunchValues, limiter: str) -> list[Evidence | None]:
-    own = {"registers": "registers", "shared_memory": "shared_memory"}.get(limiter, "block_threads")
-    names = ["theoretical_occupancy", f"occupancy_limit_{limiter}", own, "achieved_occupancy"]
-    return [launch.get(name) for name in names]
+def _change(limiter: str, launch: LaunchValues, target: str) -> tuple[str, float] | None:
+    """The smallest change that raises this limit, as a sentence, and the growth of resident warps as a ratio.
 
-
-def _now(launch: LaunchValues, target: str) -> tuple[int, int, int, model.Occupancy] | None:
-    """The launch's registers, shared memory, threads and occupancy; None where these are not known, or nothing fits."""
+    None where the launch's resources are not known, nothing fits, or no such change helps.
+    """
     found = [launch.get(name) for name in ("registers", "shared_memory", "block_threads")]
-    registers, shared, threads = (int(value.value) if value else None for value in found)
-    if registers is None or shared is None or threads is None or target.rstrip("af") not in model.LIMITS:
+    registers, shared, threads = (int(value.value) if value else 0 for value in found)
+    if not all(found) or target.rstrip("af") not in model.LIMITS:
         return None
-    now = model.blocks(target, registers, shared, threads)
-    return (registers, shared, threads, now) if now.blocks else None
-
-
-def _fewer_registers(launch: LaunchValues, target: str) -> tuple[str, float] | None:
-    """The most registers with which another block fits, as a sentence, and the growth of resident warps as a ratio."""
-    known = _now(launch, target)
-    if known is None:
+    now = then = model.blocks(target, registers, shared, threads)
+    if not now.blocks:
         return None
-    registers, shared, threads, now = known
-    for fewer in range(registers - 1, 15, -1):
-        then = model.blocks(target, fewer, shared, threads)
-        if then.blocks > now.blocks:
-            said = f"With {fewer} registers a thread instead of {registers} {_fit(then, now)}. "
-            return said, then.ratio / now.ratio
-    return None
-
-
-def _without(limiter: str, launch: LaunchValues, target: str) -> tuple[str, float] | None:
-    """The smallest change that raises this limit, as a sentence, and the growth of resident warps as a ratio."""
-    known = _now(launch, target)
-    if known is None:
-        return None
-    registers, shared, threads, now = known
-    if limiter == "shared_memory":
+    if limiter == "registers":
+        fewer = registers
+        while then.blocks == now.blocks and fewer > 16:
+            fewer -= 1
+            then = model.blocks(target, fewer, shared, threads)
+        said = f"With {fewer} registers a thread instead of {registers} {_fit(then, now)}. "
+    elif limiter == "shared_memory":
         room = model.limits(target).shared_memory // (now.blocks + 1) // model.SHARED_STEP * model.SHARED_STEP
         less = room - model.SHARED_RESERVED
         then = model.blocks(target, registers, less, threads)

@@ -15,6 +15,7 @@ from tilescope.table import units
 from tilescope.table.case_table import CaseValues, Known, value_of
 from tilescope.table.metrics import METRICS
 from tilescope.table.run import Device
+from tilescope.table.schema import NAMED
 from tilescope.table.sources import COUNTERS, SOURCES
 
 #: Collectors that see launches, the most detailed one first.
@@ -173,11 +174,10 @@ class Subject:
         launch: LaunchValues | None = None,
     ) -> Finding:
         """A finding about this case; absent values are left out of its evidence."""
-        key = self.case.key
-        of = (key["kernel"], key["pass"], key["workload"], key["impl"], key["config"])
+        kernel, impl, direction, workload, config = (self.case.key[name] for name in NAMED)
         known = tuple(value for value in values if value is not None)
         number, function = (launch.number, launch.function) if launch else (None, "")
-        return Finding(rule, title, remedy, *of, known, bound, number, function)
+        return Finding(rule, title, remedy, kernel, impl, direction, workload, config, known, bound, number, function)
 
 
 def evidence(metric: str, known: Known) -> Evidence:
