@@ -53,9 +53,13 @@ def loaded(*tables, measured=True, versions=None, failures=(), facts=None):
     return store.LoadedRun(run, schema.frame(row for table in tables for row in table), Path())
 
 
+def claimed(runs):
+    return claims.best(row for run in runs for row in claims.of_run(run))
+
+
 @pytest.mark.parametrize(("eager", "verdict"), [(3.5e-4, "less"), (4.2e-4, "holds"), (4.5e-4, "more")])
 def test_claim_is_compared_with_clock_and_bytes(eager, verdict):
-    (row,) = claims.claims([loaded(rows("triton", 1e-4, 4e8), rows("eager", eager, 9e8))]).to_dict("records")
+    (row,) = claimed([loaded(rows("triton", 1e-4, 4e8), rows("eager", eager, 9e8))]).to_dict("records")
     assert row["over_eager"] == pytest.approx(eager / 1e-4)
     assert row["bound"] == pytest.approx(9 / 4)
     assert row["of_roof"] == pytest.approx(1.0)
@@ -70,32 +74,30 @@ def sizes():
 
 
 def test_predictions_make_no_claim():
-    found = claims.claims([loaded(*sizes())])
+    found = claimed([loaded(*sizes())])
     assert list(found["workload"]) == ["4x4-fp32", "8x8-fp32"]
     assert list(found["over_eager"]) == [pytest.approx(0.9), pytest.approx(4.0)]
     assert dict(claims.verdicts(found)) == {(KERNEL, "forward"): "holds at 1, less at 1 of 2"}
-    assert claims.claims([loaded(*sizes(), measured=False)]).empty
+    assert claimed([loaded(*sizes(), measured=False)]).empty
 
 
 def test_changed_sizes_of_other_runs_are_left_out():
     one = loaded(*sizes()[:2])
     two = loaded(*sizes()[2:])
     two = dataclasses.replace(two, run=dataclasses.replace(two.run, id="20261121-000000-bbbb"))
-    assert list(claims.claims([one, two])["workload"]) == ["4x4-fp32", "8x8-fp32"]
+    assert list(claimed([one, two])["workload"]) == ["4x4-fp32", "8x8-fp32"]
     former = loaded(rows("triton", 1e-4, 4e8, function="gone"), rows("eager", 4e-4, 9e8), facts=FORMER)
-    assert list(claims.claims([former, two])["workload"]) == ["4x4-fp32"]
+    assert list(claimed([former, two])["workload"]) == ["4x4-fp32"]
     # A run's sizes stand together.
     small = [rows("triton", 1e-5, 4e6, "4x4-fp32", 0.01), rows("eager", 9e-6, 9e6, "4x4-fp32", 0.01)]
-    both = claims.claims(
-        [loaded(rows("triton", 1e-4, 4e8, function="gone"), rows("eager", 4e-4, 9e8), *small, facts=FORMER)]
-    )
+    both = claimed([loaded(rows("triton", 1e-4, 4e8, function="gone"), rows("eager", 4e-4, 9e8), *small, facts=FORMER)])
     assert list(both["workload"]) == ["4x4-fp32", "8x8-fp32"]
     assert list(both["changed"]) == [False, True]
 
 
 def test_disagreeing_clocks_are_both_shown():
     tables = [rows("triton", 1e-4, 4e8, interval=9e-4), rows("eager", 4e-4, 9e8, interval=4.5e-4)]
-    found = claims.claims([loaded(*tables)])
+    found = claimed([loaded(*tables)])
     (row,) = found.to_dict("records")
     assert (row["over_eager"], row["interval_eager"]) == (pytest.approx(4.0), pytest.approx(0.5))
     assert (row["verdict"], row["verdict_interval"]) == ("holds", "less")
@@ -103,9 +105,7 @@ def test_disagreeing_clocks_are_both_shown():
     text = claims_text.markdown(found)
     assert "4.00× `8x8-fp32`<br>interval 0.50×" in text
     assert "In 1 of 1 it takes less by GPU time and longer by the interval" in text
-    agreeing = claims.claims(
-        [loaded(rows("triton", 1e-4, 4e8, interval=1e-4), rows("eager", 4e-4, 9e8, interval=4e-4))]
-    )
+    agreeing = claimed([loaded(rows("triton", 1e-4, 4e8, interval=1e-4), rows("eager", 4e-4, 9e8, interval=4e-4))])
     assert not claims.disagree(agreeing, "eager").any()
     assert "interval 4" not in claims_text.markdown(agreeing)
 
@@ -117,14 +117,14 @@ def test_disagreeing_clocks_are_both_shown():
 ])  # fmt: skip
 def test_failed_case_feeds_no_ratio(error, failures):
     tables = [rows("triton", 1e-4, 4e8), rows("liger", 1e-6, 4e8, error=error), rows("aten", 1.2e-4, 4e8)]
-    (row,) = claims.claims([loaded(*tables, failures=failures)]).to_dict("records")
+    (row,) = claimed([loaded(*tables, failures=failures)]).to_dict("records")
     assert (row["library"], row["over_library"]) == ("aten", pytest.approx(1.2))
     wrong = loaded(rows("triton", 1e-6, 4e8, error=0.5), rows("eager", 4e-4, 9e8))
-    assert claims.claims([wrong]).empty
+    assert claimed([wrong]).empty
 
 
 def test_absent_value_is_a_dash():
-    text = claims_text.markdown(claims.claims([loaded(rows("triton", 1e-4, 4e8))]))
+    text = claims_text.markdown(claimed([loaded(rows("triton", 1e-4, 4e8))]))
     line = next(line for line in text.splitlines() if line.startswith(f"| {KERNEL}"))
     assert (
         line
@@ -172,7 +172,7 @@ def test_every_claim_has_a_source():
 def test_fuller_comparison_counts():
     alone, full = loaded(rows("triton", 1e-4, 4e8)), loaded(rows("triton", 2e-4, 4e8), rows("eager", 4e-4, 9e8))
     for runs in ((alone, full), (full, alone)):
-        (row,) = claims.claims(runs).to_dict("records")
+        (row,) = claimed(runs).to_dict("records")
         assert row["over_eager"] == pytest.approx(2.0)
         assert row["changed"] is False
 
@@ -181,10 +181,10 @@ def test_later_run_of_one_size_replaces_no_other():
     many = loaded(rows("triton", 1e-4, 4e8), rows("triton", 1e-5, 4e6, "4x4-fp32", 0.01))
     one = loaded(rows("triton", 9e-4, 4e9, "9x9-fp32", 10.0))
     later = dataclasses.replace(one, run=dataclasses.replace(one.run, id="20261121-000000-bbbb"))
-    found = claims.claims([many, later, dataclasses.replace(many, table=one.table)])
+    found = claimed([many, later, dataclasses.replace(many, table=one.table)])
     assert list(found["workload"]) == ["4x4-fp32", "8x8-fp32", "9x9-fp32"]
     again = loaded(rows("triton", 9e-5, 4e8), rows("aten", 9e-5, 4e8))
-    (first,) = claims.claims([again, many]).query("workload == '8x8-fp32'").to_dict("records")
+    (first,) = claimed([again, many]).query("workload == '8x8-fp32'").to_dict("records")
     assert first["over_library"] == pytest.approx(1.0)
 
 
@@ -194,11 +194,11 @@ def test_changed_sizes_are_counted():
         for impl, seconds in (("triton", 1e-4), ("eager", 4e-4))
         for size, function in (("4x4-fp32", ""), ("8x8-fp32", "gone"))
     ]
-    assert f"| {KERNEL} | 2, 1 changed since |" in claims_text.markdown(claims.claims([loaded(*tables, facts=FORMER)]))
+    assert f"| {KERNEL} | 2, 1 changed since |" in claims_text.markdown(claimed([loaded(*tables, facts=FORMER)]))
 
 
 def test_names_are_escaped():
-    table = claims.claims([loaded(rows("triton", 1e-4, 4e8), rows("eager", 4e-4, 9e8))])
+    table = claimed([loaded(rows("triton", 1e-4, 4e8), rows("eager", 4e-4, 9e8))])
     table = table.assign(kernel="a|<!-- b`c", workload="8|8`<b>")
     (line,) = [line for line in claims_text.markdown(table).splitlines() if line.startswith("| a")]
     assert line.startswith(r"| a\|&lt;!-- b\`c | 1 |")
@@ -232,7 +232,7 @@ def test_claims_of_another_table_are_computed(recordings, runs, tmp_path, capsys
     (source,) = (loaded.folder for loaded in recordings if loaded.folder.name == "20261126-055606-7e77")
     folder = shutil.copytree(source, tmp_path / "recorded" / source.name)
     assert recorded_claims.kept(folder) is None
-    assert len(recorded_claims.every()[0]) == len(claims.claims([store.open_run(folder)]))
+    assert len(recorded_claims.every()[0]) == len(claimed([store.open_run(folder)]))
     for said in (folder.name, "none, all are up to date"):
         assert main(["claims", "--keep"]) == 0
         assert capsys.readouterr().out == f"computed again: {said}\n"

@@ -1,7 +1,6 @@
 """The preferred source of a value. ``tests/dashboard/test_same_numbers.py`` checks that every output shows the same one."""
 
 from tilescope.models import preference
-from tilescope.runs import provenance
 from tilescope.table import absent, schema
 from tilescope.table.case import Case
 from tilescope.table.case_table import gather
@@ -55,9 +54,3 @@ def test_hit_rate_is_absent_without_requests_and_zero_for_misses():
     left = absent.without(schema.frame(rows))
     assert left.loc[left["metric"] == "l1_hit_rate", "launch"].tolist() == [1, 2]
     assert len(left) == 5
-
-
-def test_a_changed_tree_is_told_from_a_clean_one():
-    assert provenance.changed_since("f6577e5+")
-    assert not provenance.changed_since("f6577e5")
-    assert not provenance.changed_since("")

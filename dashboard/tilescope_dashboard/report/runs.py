@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 from tilescope.models import summary
-from tilescope.runs import changes, provenance
+from tilescope.runs import changes
 from tilescope.runs.store import LoadedRun
 from tilescope.table.units import text
 
@@ -120,7 +120,7 @@ def _environment(loaded: LoadedRun) -> Iterator[tuple[str, str]]:
         else:
             yield label, _in_words(value)
     if run.git_revision:
-        dirty = ", with changes that were not committed" if provenance.changed_since(run.git_revision) else ""
+        dirty = ", with changes that were not committed" if run.git_revision.endswith("+") else ""
         yield "revision", run.git_revision + dirty
 
 

@@ -14,13 +14,12 @@ from tilescope.models.advice import Finding, nvidia_rules
 from tilescope.models.documents import Advice
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
+from tilescope.table.schema import NAMED, named
 from tilescope.table.sources import lacking
 from tilescope.table.suggest import unknown
 
 #: The largest width of a finding's lines.
 _WIDTH = 110
-#: The columns of ``Finding.case``.
-_CASE = ["kernel", "impl", "pass", "workload", "config"]
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     table, found = _advice(loaded, **wanted)
     # A case that failed before it had any row comes with the faults.
-    cases = dict.fromkeys([*(finding.case for finding in found if finding.fault), *_cases(table)])
+    cases = dict.fromkeys([*(finding.case for finding in found if finding.fault), *named(table)])
     for number, case in enumerate(cases):
         print(("\n" if number else "") + terminal.plain("/".join(filter(None, case))))
         of_case = [finding for finding in found if finding.case == case]
@@ -51,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _nothing(table: pd.DataFrame, case: tuple[str, ...]) -> str:
     """What is said of a case without findings: which collectors would say more of it."""
-    sources = set(table.loc[(table[_CASE] == list(case)).all(axis="columns"), "source"])
+    sources = set(table.loc[(table[NAMED] == list(case)).all(axis="columns"), "source"])
     if sources <= {"model"}:
         return "  Nothing was measured or compiled: the run's notes say why ('tilescope show')."
     wanted = lacking(sources)
@@ -73,7 +72,7 @@ def _advice(loaded: LoadedRun, **wanted: str) -> tuple[pd.DataFrame, list[Findin
     table = _choose(loaded, **wanted)
     found = [one for one in advice.of_run(loaded, table) if _is_wanted(one, **wanted)]
     broken = {finding.case for finding in found if finding.fault}
-    cases = [case for case in _cases(table) if case not in broken]
+    cases = set(named(table)) - broken
     theirs = nvidia_rules.of_run(loaded.folder, loaded.run.kernels)
     return table, found + [finding for finding in theirs if finding.case in cases]
 
@@ -84,10 +83,6 @@ def _is_wanted(finding: Finding, *, kernel: str, impl: str, direction: str, work
     return all(
         not wanted or wanted == name for wanted, name in zip((*asked, workload), (*of, finding.workload), strict=True)
     )
-
-
-def _cases(table: pd.DataFrame) -> list[tuple[str, ...]]:
-    return [tuple(case) for case in table[_CASE].drop_duplicates().itertuples(index=False, name=None)]
 
 
 def text(rank: int, finding: Finding) -> str:

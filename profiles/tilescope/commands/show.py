@@ -6,8 +6,9 @@ import argparse
 
 from tilescope.commands import running
 from tilescope.models import headline, impossible, json_documents, shared_memory, sweeps, terminal
-from tilescope.runs import changes, provenance, steps, store
-from tilescope.table.schema import CASE_COLUMNS
+from tilescope.runs import changes, steps, store
+from tilescope.table.case import Case
+from tilescope.table.schema import NAMED
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     # A step says itself what to do next.
     first = filter(None, ["" if steps.has(loaded.folder) else headline.headline(loaded)])
     terminal.say(*first, f"{run.id} {run.title}", f"started {run.started}, {run.device.where}, with {versions}")
-    if provenance.changed_since(run.git_revision):
+    if run.git_revision.endswith("+"):
         terminal.say(f"note: its source was revision {run.git_revision[:12]} with changes that were not committed")
     for line in said:
         terminal.say(f"note: {line}")
@@ -50,8 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         terminal.say(sweep, *(f"  {line}" for line in lines))
     terminal.say(*shared_memory.remarks(loaded.lines))
     for case, reason in impossible.of_table(loaded.table, run.device, run.kernels):
-        named = [case.key[name] for name in CASE_COLUMNS if name != "dtype" and case.key[name]]
-        terminal.say(f"impossible: {'/'.join(named)}: {reason.said}")
+        terminal.say(f"impossible: {Case(*(case.key[name] for name in NAMED)).id}: {reason.said}")
     running.report(loaded, False, [])
     return 0
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,7 +17,7 @@ from tilescope.files import bounded_reading
 #: Bounds of the magnitude of a number that is not 0. Sums, products and ratios of such numbers stay finite.
 LARGEST, SMALLEST = 1e60, 1e-60
 
-
+Kind = TypeVar("Kind")
 #: What stands for a value that cannot be written.
 _ABSENT = object()
 
@@ -26,7 +26,7 @@ class Misfit(ValueError):
     """A value of the wrong type. The message is one line that names its place."""
 
 
-def fit(value: Any, kind: Any, where: str) -> Any:
+def fit(value: Any, kind: type[Kind], where: str) -> Kind:
     """Returns ``value`` as the type ``kind``: objects become dataclasses and arrays tuples where ``kind`` asks for them.
 
     Unknown fields of a dataclass are dropped. A TypedDict may lack keys; others are dropped. A float must be finite and within

@@ -68,10 +68,5 @@ def write(kind: str, key: str, value: Any) -> None:
         except BaseException:
             Path(scratch).unlink(missing_ok=True)
             raise
-        _forget(place)
-
-
-def _forget(place: Path) -> None:
-    written = sorted(((path.stat().st_mtime, path) for path in place.iterdir()), reverse=True)
-    for _, path in written[MOST:]:
-        path.unlink(missing_ok=True)
+        for old in sorted(place.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)[MOST:]:
+            old.unlink(missing_ok=True)

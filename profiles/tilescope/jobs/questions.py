@@ -81,7 +81,7 @@ def known_ceilings(device: str, versions: Mapping[str, str]) -> tuple[Ceiling, .
     """The cached rates of the device (its UUID) with these versions; empty where there are none."""
     kept = user_cache.read(_CEILINGS, ceilings_key(device, versions)) if device else None
     try:
-        found: tuple[Ceiling, ...] = json_shape.fit(kept, tuple[Ceiling, ...], "")
+        found = json_shape.fit(kept, tuple[Ceiling, ...], "")
         return tuple(one for one in found if one.origin == MEASURED and one.unit == unit(one.name) and one.value > 0)
     except json_shape.Misfit:
         return ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 #: Implementations that may be PyTorch's own operator, then the composition of several, in order of preference.
 _OPERATORS, _COMPOSED = ("aten", "cudnn", "fa2", "cublas"), ("eager", "compile")
@@ -39,8 +40,6 @@ def called(impl: str, declared: Mapping[str, str]) -> str:
     return _NAMES.get(impl, impl)
 
 
-def declarations(facts: Mapping[str, object] | None) -> Mapping[str, str]:
+def declarations(facts: Mapping[str, Any] | None) -> Mapping[str, str]:
     """The implementations' declarations in a kernel's ``Run.kernels`` entry."""
-    found = (facts or {}).get("implementations")
-    known = found.items() if isinstance(found, Mapping) else ()
-    return {str(name): str(said.get("summary", "") if isinstance(said, Mapping) else said) for name, said in known}
+    return {name: said.get("summary", "") for name, said in (facts or {}).get("implementations", {}).items()}

@@ -30,11 +30,8 @@ _NEEDED = {
 #: Suffixes of the columns that compare ours with others. The library is the fastest one that was timed.
 OVER = ("eager", "compile", "library")
 
-#: Keys of a run's versions that may hold a library's version, by its implementation.
-_VERSIONS = {
-    "liger": ("liger-kernel", "liger_kernel", "liger"), "cublas": ("cublas", "cuBLAS"), "cudnn": ("cudnn", "cuDNN"), "aten": ("torch",),
-    "fa2": ("flash-attn", "flash_attn", "fa2"), "bitsandbytes": ("bitsandbytes",), "cce": ("cut-cross-entropy", "cut_cross_entropy", "cce"),
-}  # fmt: skip
+#: Libraries that a run's versions have under another name than their implementation's.
+_VERSIONS = {"liger": "liger-kernel", "aten": "torch", "cce": "cut-cross-entropy"}
 _CLAIMED = ("claim", "claim_over", "claim_source", "verdict", "verdict_interval")
 _ABSENT = dict.fromkeys(("over", "low", "high", "interval"), math.nan)
 
@@ -49,11 +46,6 @@ COLUMNS = {
     "changed": "bool",
     "floor": "float64",
 }
-
-
-def claims(runs: Iterable[LoadedRun]) -> pd.DataFrame:
-    """``best`` over all of the runs."""
-    return best(row for loaded in runs for row in of_run(loaded))
 
 
 def best(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
@@ -181,7 +173,7 @@ def _row(
         **{name: case.key[name] for name in ("kernel", "pass", "workload")}, **_claimed(case.key["kernel"], case.key["pass"], ratios),
         "bound": math.nan if near.pipe else bounds.get(size, math.nan),
         **{f"{what}_{other}": value for other, name in chosen.items() for what, value in ratios.get(name, _ABSENT).items()},
-        "library": library, "library_version": next((versions[key] for key in _VERSIONS.get(library, ()) if key in versions), ""),
+        "library": library, "library_version": versions.get(_VERSIONS.get(library, library), ""),
         "roof": near.name, "of_roof": near.fraction, "floor": ours["floor"], "run": loaded.run.id, "device": device.name,
         "started": loaded.run.started[:10],
     }  # fmt: skip

@@ -38,20 +38,14 @@ def over_best(cases: Iterable[CaseValues], multiprocessors: int) -> dict[str, fl
 
     Empty where the estimate cannot tell the configs apart. A config that it does not know is left out.
     """
-    found = {case.key["config"]: log_time(case, multiprocessors) for case in cases}
-    known = {config: value for config, value in found.items() if value is not None}
+    known: dict[str, float] = {}
+    for case in cases:
+        if found := costs(case, multiprocessors):
+            kind, values = found
+            known[case.key["config"]] = sum(WEIGHTS[kind][name] * value for name, value in values.items())
     if not known or max(known.values()) - min(known.values()) < APART:
         return {}
     return {config: 2 ** (value - min(known.values())) - 1 for config, value in known.items()}
-
-
-def log_time(case: CaseValues, multiprocessors: int) -> float | None:
-    """The estimate for the case's config; None where its code, grid or bytes are not known."""
-    found = costs(case, multiprocessors)
-    if found is None:
-        return None
-    kind, values = found
-    return sum(WEIGHTS[kind][name] * value for name, value in values.items())
 
 
 def costs(case: CaseValues, multiprocessors: int) -> tuple[str, dict[str, float]] | None:

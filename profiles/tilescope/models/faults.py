@@ -15,6 +15,7 @@ from tilescope.table import kernel_faults
 from tilescope.table.case import Case, readable
 from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, Known
 from tilescope.table.run import Failure
+from tilescope.table.schema import NAMED
 
 #: The rules' names, in the order in which faults are to be fixed, and what a table calls them.
 COMPILE, LAUNCH, CODE, OUTSIDE = "does-not-compile", "cannot-launch", "wrong-code", "out-of-bounds"
@@ -93,8 +94,7 @@ class Faults:
         return first([*found, *_wrong(case)])
 
     def told(self, case: CaseValues) -> list[Failure]:
-        key = case.key
-        return self._by_case.get(Case(key["kernel"], key["impl"], key["pass"], key["workload"], key["config"]).id, [])
+        return self._by_case.get(Case(*(case.key[name] for name in NAMED)).id, [])
 
 
 def first(found: Sequence[Fault]) -> Fault | None:
@@ -120,7 +120,7 @@ def of_failures(failures: Iterable[Failure]) -> Iterator[tuple[Mapping[str, str]
             by_case[(*parts, "")[:5]].append(of_failure(failure))
     for case, found in by_case.items():
         if fault := first(found):
-            yield dict(zip(("kernel", "impl", "pass", "workload", "config"), case, strict=True)), fault
+            yield dict(zip(NAMED, case, strict=True)), fault
 
 
 def _is_certain(failure: Failure, *, timed: bool) -> bool:

@@ -66,17 +66,9 @@ def reasons(case: CaseValues, device: Device, pipe: str) -> list[Impossible]:
     ``pipe`` is the one that bounds its arithmetic (``roofs.pipe_of``).
     """
     found: dict[str, Impossible] = {}
-    rules = (
-        _counted_rate,
-        _overlaps,
-        _bytes_in_time,
-        _operations_in_time,
-        _reads,
-        _writes,
-        _call_shorter,
-        _counter_apart,
-    )
-    for rule in rules:
+    for rule in (
+        _counted_rate, _overlaps, _bytes_in_time, _operations_in_time, _reads, _writes, _call_shorter, _counter_apart,
+    ):  # fmt: skip
         for reason in rule(case, device, pipe):
             found.setdefault(reason.rule, reason)
     return list(found.values())

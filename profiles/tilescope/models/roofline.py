@@ -18,7 +18,7 @@ import pandas as pd
 from tilescope.hardware.roofs import WORK, Roofs, hbm_roof, pipe_of, roof
 from tilescope.models import sampled
 from tilescope.table.case_table import KEYS, CaseValues, Known, gather, value_of
-from tilescope.table.run import Device
+from tilescope.table.run import Ceiling, Device
 
 #: Sets of counters whose sum is the bytes moved at a level; the first complete set is taken. At L2, bytes that cross to the
 #: multiprocessors come first, because the measured L2 roof counts these.
@@ -58,7 +58,7 @@ def points(
     """
     # Cached, because each of up to 100,000 launches looks up several roofs.
     known: Roofs = functools.cache(functools.partial(roof, device))
-    rows = [row for case in gather(table) for row in _points(case, _held_against(case, known), kernels)]
+    rows = [row for case in gather(table) for row in _points(case, known, kernels)]
     frame = _derived(pd.DataFrame(rows, columns=[*COLUMNS, "highest"]))
     numbers = ["flops", "bytes", "intensity", "gpu_time", "performance", "bandwidth", "memory_roof", "compute_roof",
                "attainable", "fraction", "executed", "executed_ratio"]  # fmt: skip
@@ -83,15 +83,14 @@ def _derived(frame: pd.DataFrame) -> pd.DataFrame:
     )[COLUMNS]
 
 
-def _held_against(case: CaseValues, known: Roofs) -> Roofs:
-    """The roofs for one case: its HBM roof depends on the case."""
-    hbm = hbm_roof(case, known)
-    return lambda name: hbm if name == "hbm" else known(name)
-
-
 def _points(
-    case: CaseValues, known: Roofs, kernels: Mapping[str, Mapping[str, object]] | None
+    case: CaseValues, roofs: Roofs, kernels: Mapping[str, Mapping[str, object]] | None
 ) -> Iterator[dict[str, Any]]:
+    hbm = hbm_roof(case, roofs)
+
+    def known(name: str) -> Ceiling | None:
+        return hbm if name == "hbm" else roofs(name)
+
     time = case.gpu_time()
     whole = Known(time.value, time.source) if time else None
     pipe = pipe_of(case, kernels)

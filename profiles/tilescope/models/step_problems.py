@@ -125,7 +125,7 @@ def read(file: Path, kernel: str) -> list[str]:
     if not file.is_file():
         raise ValueError(f"no file {file}: make it with 'tilescope model --problems {file} script.py'")
     try:
-        known: list[Problem] = json_shape.fit(bounded_reading.data_of(file), list[Problem], "it")
+        known = json_shape.fit(bounded_reading.data_of(file), list[Problem], "it")
     except (bounded_reading.Unreadable, json_shape.Misfit) as error:
         raise ValueError(
             f"{file} is no file of problems ({error}): make it with 'tilescope model --problems {file} script.py'"

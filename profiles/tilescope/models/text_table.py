@@ -13,6 +13,7 @@ from tilescope.runs.store import LoadedRun
 from tilescope.table import units
 from tilescope.table.case import Case, readable
 from tilescope.table.run import Run
+from tilescope.table.schema import named
 
 #: The text in place of the error of a case whose check was skipped, and of an absent value.
 UNCHECKED, ABSENT = "skipped", "–"
@@ -99,12 +100,8 @@ def unchecked(rows: pd.DataFrame, run: Run) -> pd.Series:
     }
     if not all(one.cases for one in skipped):
         failed = {readable(failure.case) for failure in run.failures if failure.collector == "check"}
-        left |= {case for case in _cases(rows) if Case(*case).id not in failed}
-    return rows["relative_error"].isna() & pd.Series([case in left for case in _cases(rows)], rows.index, dtype="bool")
-
-
-def _cases(rows: pd.DataFrame) -> list[tuple[str, ...]]:
-    return list(rows[["kernel", "impl", "pass", "workload", "config"]].itertuples(index=False, name=None))
+        left |= {case for case in named(rows) if Case(*case).id not in failed}
+    return rows["relative_error"].isna() & pd.Series([case in left for case in named(rows)], rows.index, dtype="bool")
 
 
 def cells(

@@ -14,8 +14,7 @@ from tilescope.models.compare import CompareError, Side
 from tilescope.table import units
 from tilescope.table.case import readable
 from tilescope.table.run import Failure
-
-_CASE = ["kernel", "impl", "pass", "workload", "config"]
+from tilescope.table.schema import NAMED, named
 
 
 @dataclass(frozen=True)
@@ -70,10 +69,10 @@ class Upgrade:
             {readable(one.case) for side in sides for one in side.run.failures},
             [side.table for side in sides],
         )
-        for columns in (_CASE, [*_CASE, "function"]):
+        for columns in (NAMED, [*NAMED, "function"]):
             held = [set(table[columns].itertuples(index=False, name=None)) for table in tables]
             for name, only in zip(self.names, (held[0] - held[1], held[1] - held[0]), strict=True):
-                new = [_text(key) for key in sorted(only) if _text(key[: len(_CASE)]) not in gone]
+                new = [_text(key) for key in sorted(only) if _text(key[: len(NAMED)]) not in gone]
                 found += [f"only under {name}: {said}" for said in new]
             gone |= {_text(key) for key in held[0] ^ held[1]}
             tables = [table[table["source"] == "compiler"] for table in tables]
@@ -83,7 +82,7 @@ class Upgrade:
     def configs(self) -> list[str]:
         """The cases that chose another config, a line each."""
         rows = (summary.of_run(side.loaded, side.loaded.table) for side in (self.baseline, self.candidate))
-        chosen = [dict(zip(of[_CASE].itertuples(index=False, name=None), of["chosen"], strict=True)) for of in rows]
+        chosen = [dict(zip(named(of), of["chosen"], strict=True)) for of in rows]
         return [
             f"{_text(case)} chose {after}, and {chosen[0][case]} under {self.names[0]}"
             for case, after in chosen[1].items()

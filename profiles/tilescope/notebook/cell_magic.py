@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import contextlib
 import shlex
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from tilescope.jobs import warm
@@ -30,23 +31,24 @@ def load_ipython_extension(shell: Any) -> None:
     """Registers the magic with IPython, and starts the fork server for the first cell."""
     warm.prepare()
 
-    def tilescope(line: str, cell: str) -> Profile | None:
-        """Runs the cell and profiles the Triton kernels that it launches, each as it was launched."""
+    @contextlib.contextmanager
+    def refused() -> Iterator[None]:
         from IPython.core.error import UsageError  # noqa: PLC0415 (only IPython calls this)
 
         try:
-            return run_cell(shell, line, cell)
+            yield
         except ValueError as error:  # IPython shows a usage error in one line, without its traceback
             raise UsageError(str(error)) from error
 
+    @refused()
+    def tilescope(line: str, cell: str) -> Profile | None:
+        """Runs the cell and profiles the Triton kernels that it launches, each as it was launched."""
+        return run_cell(shell, line, cell)
+
+    @refused()
     def watch(line: str) -> None:
         """``%tilescope watch SCRIPT [ARGUMENTS]`` profiles a script at every save; ``%tilescope stop`` ends that."""
-        from IPython.core.error import UsageError  # noqa: PLC0415 (only IPython calls this)
-
-        try:
-            run_line(line)
-        except ValueError as error:
-            raise UsageError(str(error)) from error
+        run_line(line)
 
     shell.register_magic_function(tilescope, magic_kind="cell")
     shell.register_magic_function(watch, magic_kind="line", magic_name="tilescope")

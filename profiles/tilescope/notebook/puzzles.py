@@ -21,6 +21,7 @@ import pandas as pd
 
 from tilescope.jobs.plan import Request
 from tilescope.jobs.process import Scratch
+from tilescope.models import faults
 from tilescope.notebook import job_waiting, profiling
 from tilescope.notebook.cell_source import CannotCarry
 from tilescope.notebook.puzzle_list import PUZZLES
@@ -210,10 +211,6 @@ def _stub(loaded: LoadedRun) -> str:
 
 #: The message of ``check`` on NaN, which memory holds until it is written.
 _UNWRITTEN = re.compile(r"has NaN in (\d+) of (\d+) elements")
-#: The interpreter's message on an access outside of the kernel's tensors.
-_OUTSIDE = re.compile(
-    r"(?:touches|reads|writes) ([\d,]+ bytes? (past|after) the end|[\d,]+ bytes? before the start|what follows the end|memory) of (no tensor|a tensor|[^\s,:]+)(: element -?[\d,]+ of [\d,]+)?"
-)
 
 
 def _with_source(failure: Failure) -> str:
@@ -223,14 +220,16 @@ def _with_source(failure: Failure) -> str:
     text = linecache.getline(file, int(found[1])).strip() if found else ""
     # The number is left out: it counts lines of the worker's file, which the learner does not see.
     message = re.sub(r", line \d+", "", _bare(failure))
-    message = _OUTSIDE.sub(r"\g<0> (mask those lanes, or look at the offsets)", message)
+    if faults.of_failure(failure).rule == faults.OUTSIDE:
+        message += " (mask those lanes, or look at the offsets)"
     return f"{message}, at: {text}" if text else message
 
 
 def _bare(failure: Failure) -> str:
     """A failure's message without the name of its class, and with the case's size instead of its whole name."""
-    message = re.sub(r"^(InterpretationFailed|CheckFailed): ", "", failure.message)
-    return re.sub(r"^\S+/forward/([^,\s]+),?", r"\1", message).removesuffix(": wrong, or never written")
+    return re.sub(r"^\S+/forward/([^,\s]+),?", r"\1", faults.plain(failure.message)).removesuffix(
+        ": wrong, or never written"
+    )
 
 
 def _correct(name: str, loaded: LoadedRun) -> tuple[bool, str, str]:

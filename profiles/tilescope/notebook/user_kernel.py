@@ -32,19 +32,6 @@ class Example:
     low: int = 0
     high: int = 0
 
-    def draw(self, workload: Workload, device: Any, numbers: Any) -> Any:
-        """The tensor for one workload, on ``device``; without values on ``meta``."""
-        import torch  # noqa: PLC0415
-        from tilescope_kernels.spec import DTYPES  # noqa: PLC0415
-
-        shape = tuple(workload.dims[name] for name in self.shape)
-        dtype = getattr(torch, self.dtype or DTYPES[workload.dtype][0])
-        if torch.device(device).type == "meta":
-            return torch.empty(shape, dtype=dtype, device=device)
-        if dtype.is_floating_point:
-            return torch.randn(shape, generator=numbers, device=device).to(dtype)
-        return torch.randint(self.low, self.high + 1, shape, generator=numbers, device=device).to(dtype)
-
 
 @dataclass(frozen=True)
 class Examples:
@@ -53,15 +40,23 @@ class Examples:
     arguments: Mapping[str, Any]
 
     def __call__(self, workload: Workload, device: Any) -> dict[str, Any]:
-        """The keyword arguments."""
+        """The keyword arguments, with tensors on ``device``; without values on ``meta``."""
         import torch  # noqa: PLC0415
+        from tilescope_kernels.spec import DTYPES  # noqa: PLC0415
 
         place = torch.device(device)
         numbers = None if place.type == "meta" else torch.Generator(place).manual_seed(workload.seed)
-        return {
-            name: value.draw(workload, place, numbers) if isinstance(value, Example) else value
-            for name, value in self.arguments.items()
-        }
+
+        def draw(example: Example) -> torch.Tensor:
+            shape = tuple(workload.dims[name] for name in example.shape)
+            dtype = getattr(torch, example.dtype or DTYPES[workload.dtype][0])
+            if numbers is None:
+                return torch.empty(shape, dtype=dtype, device=place)
+            if dtype.is_floating_point:
+                return torch.randn(shape, generator=numbers, device=place).to(dtype)
+            return torch.randint(example.low, example.high + 1, shape, generator=numbers, device=place).to(dtype)
+
+        return {name: draw(value) if isinstance(value, Example) else value for name, value in self.arguments.items()}
 
 
 @dataclass(frozen=True)

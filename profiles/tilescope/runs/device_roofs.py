@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import json
 from pathlib import Path
-from typing import Any
 
 from tilescope.files import atomic_writing, json_shape
 from tilescope.hardware import ceilings
@@ -75,11 +74,7 @@ def keep(recorded: Path) -> None:
 
 @functools.lru_cache(maxsize=2)
 def _read(file: Path, changed: int) -> dict[str, dict[str, tuple[Ceiling, ...]]]:
-    content: Any = json.loads(file.read_text(encoding="utf-8"))
-    found: dict[str, dict[str, tuple[Ceiling, ...]]] = json_shape.fit(
-        content, dict[str, dict[str, tuple[Ceiling, ...]]], ""
-    )
-    return found
+    return json_shape.fit(json.loads(file.read_text(encoding="utf-8")), dict[str, dict[str, tuple[Ceiling, ...]]], "")
 
 
 def _driver(run: Run) -> str:

@@ -63,13 +63,13 @@ def read(folder: Path) -> Journal | None:
     # Not splitlines: a message may hold another character that ends a line.
     lines = [value for line in raw.split(b"\n") if (value := _value(line)) is not None]
     try:
-        cases: tuple[Case, ...] = json_shape.fit(lines[0]["cases"], tuple[Case, ...], "cases")
+        cases = json_shape.fit(lines[0]["cases"], tuple[Case, ...], "cases")
     except (LookupError, TypeError, ValueError):
         return None
     settled: dict[tuple[str, str], Settled] = {}
     for line in lines[1:]:
         try:
-            done: Settled = json_shape.fit(line, Settled, "")
+            done = json_shape.fit(line, Settled, "")
         except ValueError:
             continue
         if done.event == LOST:

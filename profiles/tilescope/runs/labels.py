@@ -27,7 +27,7 @@ class Labels:
 def read(folder: Path) -> Labels:
     """The labels of the run in a folder; empty ones where the file is absent or damaged."""
     with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
-        found: Labels = json_shape.fit(bounded_reading.data_of(folder / FILE, within=folder), Labels, FILE)
+        found = json_shape.fit(bounded_reading.data_of(folder / FILE, within=folder), Labels, FILE)
         return labels(found.name, found.tags, found.note)
     return Labels()
 

@@ -107,12 +107,13 @@ def of_case(folder: Path, case: Case) -> list[Compiled]:
     kept, found = folder / _KEPT, artefacts.find(folder, "compiler", case)
     try:
         if found is not None:
-            return _fit(bounded_reading.data_of(found, folder)["launches"])
-        launches = bounded_reading.data_of(kept, folder).get(case.id, [])
+            launches = bounded_reading.data_of(found, folder)["launches"]
+        else:
+            launches = bounded_reading.data_of(kept, folder).get(case.id, [])
         if isinstance(launches, str):  # the id of a recording beside this one, whose listings are the same
             other = folder.parent / names.file_name(launches, "a run's id")
             launches = bounded_reading.data_of(other / _KEPT, other).get(case.id, [])
-        return _fit(launches)
+        return json_shape.fit(launches, list[Compiled], "launches")
     except FileNotFoundError:
         return []
     except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -153,8 +154,3 @@ def _bytes(run: Run, case: Case) -> float:
     costs = run.kernels.get(case.kernel, {}).get("cost", {})
     cost = costs.get(case.workload, {}).get(case.direction, {})
     return float(cost.get("bytes_read", 0) + cost.get("bytes_written", 0))
-
-
-def _fit(launches: object) -> list[Compiled]:
-    found: list[Compiled] = json_shape.fit(launches, list[Compiled], "launches")
-    return found

@@ -15,11 +15,6 @@ def git_revision(file: Path) -> str:
     return revision + ("+" if _git(file.parent, "status", "--porcelain", "--untracked-files=no") else "")
 
 
-def changed_since(revision: str) -> bool:
-    """Whether the source had uncommitted changes when the run recorded this ``revision``."""
-    return revision.endswith("+")
-
-
 def _git(folder: Path, *arguments: str) -> str | None:
     """Git's output, or None where git fails or is not installed."""
     try:

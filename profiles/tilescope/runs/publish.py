@@ -23,10 +23,10 @@ from tilescope.table import suggest
 from tilescope.table.case import readable
 from tilescope.table.description import Workload
 from tilescope.table.run import Run, Skipped
+from tilescope.table.schema import NAMED, named
 
 #: The note of a run that a collector skipped cases.
 _LEFT_OUT = re.compile(r"[\w.]+ skipped \d+ of ")
-_CASE = ["kernel", "impl", "pass", "workload", "config"]
 
 
 def publish(
@@ -160,13 +160,9 @@ def cut_off(table: pd.DataFrame) -> list[str]:
     broken = set()
     for (kernel, impl), rows in table.groupby(["kernel", "impl"]):
         own = measured[(measured["kernel"] == kernel) & (measured["impl"] == impl)]
-        broken |= {kernel for _, seen in own.groupby("source") if _cases(seen) != _cases(rows)}
+        broken |= {kernel for _, seen in own.groupby("source") if {*named(seen)} != {*named(rows)}}
     return [kernel for kernel in dict.fromkeys(table["kernel"]) if kernel in broken]
 
 
-def _cases(rows: pd.DataFrame) -> set[tuple[str, ...]]:
-    return set(rows[_CASE].itertuples(index=False, name=None))
-
-
 def _of_cases(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    return rows[pd.MultiIndex.from_frame(rows[_CASE]).isin(list(_cases(table)))]
+    return rows[pd.MultiIndex.from_frame(rows[NAMED]).isin(list({*named(table)}))]

@@ -60,7 +60,7 @@ class LoadedRun:
         except FileNotFoundError:
             return line_values.frame([])
 
-    @functools.cached_property
+    @property
     def configs(self) -> pd.DataFrame:
         """The config of each Triton launch (``tilescope.table.launch_configs``); empty where the run has none."""
         return self._configs[0]
@@ -87,7 +87,7 @@ class LoadedRun:
         """
         path = self.folder / "sources.json.gz"
         try:
-            kept: Sources = json_shape.fit(bounded_reading.data_of(path, self.folder), Sources, "")
+            kept = json_shape.fit(bounded_reading.data_of(path, self.folder), Sources, "")
             texts = kept.texts or pool(self.folder.parent)
             # A recording that was copied elsewhere has no pool, and so no texts.
             return {
@@ -120,8 +120,7 @@ def pool(folder: Path) -> dict[str, str]:
 
 @functools.lru_cache(maxsize=2)
 def _pool(path: Path, changed: int) -> dict[str, str]:
-    texts: dict[str, str] = json_shape.fit(bounded_reading.data_of(path, path.parent), dict[str, str], "")
-    return texts
+    return json_shape.fit(bounded_reading.data_of(path, path.parent), dict[str, str], "")
 
 
 def read_run(folder: Path) -> Run:

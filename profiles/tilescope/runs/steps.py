@@ -29,8 +29,7 @@ def read(folder: Path) -> Step | None:
     """The run's step; None where it has none. Raises StoreError for a damaged file."""
     path = folder / FILE
     try:
-        found: Step = json_shape.fit(bounded_reading.data_of(path, folder), Step, "")
-        return found
+        return json_shape.fit(bounded_reading.data_of(path, folder), Step, "")
     except FileNotFoundError:
         return None
     except (ValueError, LookupError) as error:

@@ -19,8 +19,8 @@ from tilescope.version import VERSION
 
 #: Folders of this package whose code makes summaries: the cache key has a digest of them.
 _DECIDING = ("files", "hardware", "runs", "table")
-#: The kind of file in the cache folder, and the most summaries in one file.
-_KIND, _KEPT = "run-summaries", 4096
+#: The kind of file in the cache folder.
+_KIND = "run-summaries"
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,7 @@ def of_runs(paths: Iterable[Path], make: Callable[[Path], Summary]) -> list[Summ
         _known.update(same | made)
         if any(not summary.error for _, summary in made.values()):
             _write(place, kept | made)
-    found = [_known[path][1] for path in stamps]
-    while len(_known) > _KEPT:
-        del _known[next(iter(_known))]
-    return found
+    return [_known[path][1] for path in stamps]
 
 
 def stamp(path: Path) -> Stamp:
@@ -112,11 +109,9 @@ def _read(place: Path) -> dict[Path, tuple[Stamp, Summary]]:
 
 
 def _write(place: Path, lines: dict[Path, tuple[Stamp, Summary]]) -> None:
-    there = {path: line for path, line in lines.items() if not line[1].error and path.is_dir()}
-    said: dict[str, Any] = {}
-    for path, (when, summary) in list(there.items())[-_KEPT:]:
-        fields = dataclasses.asdict(summary)
-        del fields["path"]
-        said[path.name] = [when, fields]
-    with contextlib.suppress(OSError):
-        user_cache.write(_KIND, _key(place), said)
+    said: dict[str, Any] = {
+        path.name: [when, {**dataclasses.asdict(summary), "path": ""}]
+        for path, (when, summary) in lines.items()
+        if not summary.error and path.is_dir()
+    }
+    user_cache.write(_KIND, _key(place), said)

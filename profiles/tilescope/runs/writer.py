@@ -369,9 +369,8 @@ def _readable(run: Run) -> dict[str, Any]:
         left -= len(failure.detail)
         failures.append(failure if left >= 0 else dataclasses.replace(failure, detail=""))
     title = run.title if len(run.title) <= LONGEST_TITLE else f"{run.title[: LONGEST_TITLE - 1]}…"
-    found: dict[str, Any] = json_shape.storable(
-        dataclasses.replace(run, title=title, failures=tuple(failures)).to_json()
-    )
+    written = dataclasses.replace(run, title=title, failures=tuple(failures))
+    found: dict[str, Any] = json_shape.storable(written.to_json())
     return found
 
 

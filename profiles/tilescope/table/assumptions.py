@@ -17,8 +17,7 @@ _MOST = 6
 def parse(artefact: Path) -> Mapping[str, Any]:
     """Reads the assumption from a collector's artefact, as ``Assumed.as_data`` made it; empty where no GPU was assumed."""
     told = bounded_reading.data_of(artefact).get("assumed", {})
-    found: Mapping[str, Any] = json_shape.fit(told, Mapping[str, Any], "assumed")
-    return found
+    return json_shape.fit(told, dict[str, Any], "assumed")
 
 
 def merged(known: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:

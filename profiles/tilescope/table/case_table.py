@@ -251,12 +251,11 @@ def gpu_times(case: CaseValues, other: CaseValues) -> tuple[Spread, Spread] | No
     return None
 
 
-def declared_pipe(case: CaseValues, kernels: Mapping[str, Mapping[str, object]] | None) -> str | None:
+def declared_pipe(case: CaseValues, kernels: Mapping[str, Mapping[str, Any]] | None) -> str | None:
     """The pipe that the kernel's cost declares for the case. ``kernels`` is ``Run.kernels``. None where none is declared."""
-    found: object = (kernels or {}).get(case.key["kernel"], {})
-    for step in ("cost", case.key["workload"], case.key["pass"], "pipe"):
-        found = found.get(step) if isinstance(found, Mapping) else None
-    return found if isinstance(found, str) else None
+    costs = (kernels or {}).get(case.key["kernel"], {}).get("cost", {}).get(case.key["workload"], {})
+    pipe: str | None = costs.get(case.key["pass"], {}).get("pipe")
+    return pipe
 
 
 def by_problem(cases: Iterable[CaseValues]) -> dict[tuple[str, ...], dict[str, CaseValues]]:

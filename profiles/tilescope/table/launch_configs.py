@@ -83,7 +83,7 @@ def beside(artefact: Path, case: Case, source: str) -> pd.DataFrame:
     path = artefact.with_name(case.slug + SUFFIX)
     if not path.is_file():
         return frame([])
-    found: list[Launched] = json_shape.fit(bounded_reading.data_of(path), list[Launched], "")
+    found = json_shape.fit(bounded_reading.data_of(path), list[Launched], "")
     of_case = {name: value for name, value in case.row("", 0, source).items() if name in COLUMNS}
     rows = [
         {

@@ -41,8 +41,6 @@ def load(path: Path) -> tuple[Case, list[NcuRule]]:
     """Reads the case and the rules of an artefact. Raises ValueError for a damaged one."""
     try:
         data = bounded_reading.data_of(path)
-        case: Case = json_shape.fit(data["case"], Case, "case")
-        rules: list[NcuRule] = json_shape.fit(data["rules"], list[NcuRule], "rules")
-        return case, rules
+        return json_shape.fit(data["case"], Case, "case"), json_shape.fit(data["rules"], list[NcuRule], "rules")
     except (LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{path.name} is no file of ncu's rules: collect them again") from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from tilescope.table.schema import CASE_COLUMNS
+from tilescope.table.schema import CASE_COLUMNS, named
 from tilescope.table.units import several
 
 #: Resources of a launch by which configs differ, and the sources that see launches on a GPU.
@@ -22,34 +22,21 @@ def without(table: pd.DataFrame, configs: pd.DataFrame) -> tuple[pd.DataFrame, l
     compiled = table["source"].eq("compiler")
     if not compiled.any() or not table["source"].isin(_ON_GPU).any():
         return table, []
-    unlike = pd.concat([_by_resources(table), _by_config(configs)]).drop_duplicates()
+    resources = table[table["metric"].isin(_RESOURCES) & table["launch"].notna()]
+    unlike = pd.concat([_apart(resources, ["function", "metric"], "value"), _apart(configs, ["function"], "launched")])
     left_out = compiled & pd.MultiIndex.from_frame(table[CASE_COLUMNS]).isin(pd.MultiIndex.from_frame(unlike))
-    cases = table.loc[left_out, ["kernel", "impl", "pass", "workload", "config"]].drop_duplicates()
-    named = ["/".join(filter(None, case)) for case in cases.itertuples(index=False, name=None)]
-    if not named:
+    cases = ["/".join(filter(None, case)) for case in dict.fromkeys(named(table[left_out]))]
+    if not cases:
         return table, []
-    told = ", ".join(named[:_MOST]) + (f" and {len(named) - _MOST} more" if len(named) > _MOST else "")
-    note = f"the compiler's values of {several(len(named), 'case')} are left out, because another config ran: {told}"
+    told = ", ".join(cases[:_MOST]) + (f" and {len(cases) - _MOST} more" if len(cases) > _MOST else "")
+    note = f"the compiler's values of {several(len(cases), 'case')} are left out, because another config ran: {told}"
     return table[~left_out].reset_index(drop=True), [note]
 
 
-def _by_resources(table: pd.DataFrame) -> pd.DataFrame:
-    """Cases of which a function has other resources on the GPU than the compiler says."""
-    rows = table[
-        table["metric"].isin(_RESOURCES) & table["source"].isin(("compiler", *_ON_GPU)) & table["launch"].notna()
-    ]
-    key = [*CASE_COLUMNS, "function", "metric"]
-    each = rows.assign(compiled=rows["source"].eq("compiler"))[[*key, "compiled", "value"]].drop_duplicates()
+def _apart(rows: pd.DataFrame, of: list[str], value: str) -> pd.DataFrame:
+    """Cases with another ``value`` on the GPU than the compiler's, of the same columns ``of``."""
+    rows = rows[rows["source"].isin(("compiler", *_ON_GPU))]
+    key = [*CASE_COLUMNS, *of]
+    each = rows.assign(compiled=rows["source"].eq("compiler"))[[*key, "compiled", value]].drop_duplicates()
     on_both = each.groupby(key)["compiled"].transform("nunique").eq(2)
-    apart = each[on_both].drop_duplicates([*key, "value"], keep=False)
-    return apart[CASE_COLUMNS].drop_duplicates()
-
-
-def _by_config(configs: pd.DataFrame) -> pd.DataFrame:
-    """Cases of which a function was launched on the GPU with other configs than the compiler's."""
-    rows = configs[configs["source"].isin(("compiler", *_ON_GPU))]
-    key = [*CASE_COLUMNS, "function"]
-    each = rows.assign(compiled=rows["source"].eq("compiler"))[[*key, "compiled", "launched"]].drop_duplicates()
-    on_both = each.groupby(key)["compiled"].transform("nunique").eq(2)
-    apart = each[on_both].drop_duplicates([*key, "launched"], keep=False)
-    return apart[CASE_COLUMNS].drop_duplicates()
+    return each[on_both].drop_duplicates([*key, value], keep=False)[CASE_COLUMNS].drop_duplicates()

@@ -153,9 +153,9 @@ class Run:
                 "'pip install -U tilescope'"
             )
         try:
-            run: Run = json_shape.fit(data, cls, "")
+            run = json_shape.fit(data, cls, "")
             # Other parts than these are kept as they are.
-            json_shape.fit(run.kernels, Mapping[str, DeclaredKernel], "kernels")
+            json_shape.fit(run.kernels, dict[str, DeclaredKernel], "kernels")
             json_shape.fit(run.settings, Settings, "settings")
             if "skipped" not in data:
                 told = filter(None, map(_SKIPPED.fullmatch, run.notes))

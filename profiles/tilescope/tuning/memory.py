@@ -210,7 +210,7 @@ def load(path: Path) -> list[Winner]:
         data: Any = bounded_reading.data_of(path)
         if data["format"] != _FORMAT:
             raise ValueError(f"its format is {data['format']}, not {_FORMAT}")
-        found: list[Winner] = json_shape.fit(data["winners"], list[Winner], "winners")
+        found = json_shape.fit(data["winners"], list[Winner], "winners")
         return found
     except FileNotFoundError:
         raise WinnersError(f"no winners at {path}: write them with tilescope.tuning.memory.export") from None

@@ -263,7 +263,7 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
 
 def rows(data: Any, case: Case) -> list[Any]:
     """Rows from the data of ``of_calls``. Raises Misfit for invalid data."""
-    known: Artefact = json_shape.fit(data, Artefact, "it")
+    known = json_shape.fit(data, Artefact, "it")
     return [
         case.row(metric, value, "cupti", launch=number, function=launch.function)
         for number, launch in enumerate(known.launches)
