@@ -8,13 +8,12 @@ from __future__ import annotations
 import functools
 import math
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from tilescope.table.schema import CASE_COLUMNS
 from tilescope.table.sources import COUNTERS, SOURCES
@@ -27,8 +26,6 @@ GPU_TIME_SOURCES = ("torch_profiler", "chrome_trace", "proton", "ncu", "cupti")
 #: Requested bytes over the bytes of whole tensors: below the first, programs use parts of the tensors; above the second, they use
 #: them repeatedly.
 _PARTS, _REPEATS = 0.67, 4.0
-
-Rows = NDArray[np.intp]
 
 
 class Known(NamedTuple):
@@ -165,35 +162,27 @@ def gather(table: pd.DataFrame) -> list[CaseValues]:
 
 
 def _gather(table: pd.DataFrame) -> list[CaseValues]:
-    coded = {name: _coded(table[name]) for name in (*KEYS, "metric", "source", "launch", "sample", "function")}
-    numbers = {name: column.codes for name, column in coded.items()}
-    case = _joined(*(numbers[name] for name in KEYS))
-    keys = zip(*(coded[name].at(_firsts(case)) for name in KEYS), strict=True)
+    numbers = table.groupby(KEYS, sort=False).ngroup()
+    rows = table[["metric", "source", "launch", "sample", "function", "value"]].assign(case=numbers)
+    keys = table.loc[~numbers.duplicated(), KEYS].itertuples(index=False, name=None)
     cases = [CaseValues(dict(zip(KEYS, key, strict=True))) for key in keys]
-
-    def with_case(rows: Rows, *names: str) -> Iterator[tuple[Any, ...]]:
-        """Yields the case of each row, and the row's values in these columns."""
-        return zip((cases[n] for n in case[rows].tolist()), *(coded[name].at(rows) for name in names), strict=True)
-
-    whose = _joined(case, numbers["metric"], numbers["source"])
-    values, launch = pd.Series(table["value"].to_numpy(dtype="float64")), _joined(whose, numbers["launch"])
-    medians = values.groupby(launch, sort=False).median().tolist()
-    for (of, metric, source, number), median in zip(
-        with_case(_firsts(launch), "metric", "source", "launch"), medians, strict=True
-    ):
-        of.values.setdefault((metric, source), {})[None if pd.isna(number) else number] = median
-    named = np.flatnonzero(table["launch"].notna())
-    named = named[_firsts(_joined(case[named], numbers["source"][named], numbers["launch"][named]))]
-    for of, source, number, function in with_case(named, "source", "launch", "function"):
-        of.functions.setdefault(source, {})[number] = function
+    for (case, metric, source, launch), median in _by(rows, "launch").median().items():
+        cases[case].values.setdefault((metric, source), {})[None if pd.isna(launch) else launch] = median
+    launches = rows.loc[rows["launch"].notna(), ["case", "source", "launch", "function"]]
+    named = launches.drop_duplicates(["case", "source", "launch"])
+    for case, source, launch, function in zip(*(named[name].tolist() for name in named), strict=True):
+        cases[case].functions.setdefault(source, {})[launch] = function
     for one in cases:
         _take_counts(one)
-    repeated = np.flatnonzero(table["metric"].isin(["gpu_time", "interval", "graph_time"]))
-    sample = _joined(whose[repeated], numbers["sample"][repeated])
-    sums = values.iloc[repeated].groupby(sample, sort=False).sum().tolist()
-    for (of, metric, source), total in zip(with_case(repeated[_firsts(sample)], "metric", "source"), sums, strict=True):
-        of.totals.setdefault((metric, source), []).append(total)
+    repeated = rows[rows["metric"].isin(["gpu_time", "interval", "graph_time"])]
+    for (case, metric, source, _), total in _by(repeated, "sample").sum().items():
+        cases[case].totals.setdefault((metric, source), []).append(total)
     return cases
+
+
+def _by(rows: pd.DataFrame, last: str) -> Any:
+    """The values grouped by case, metric, source and a last column, in the order of the table."""
+    return rows.groupby(["case", "metric", "source", last], sort=False, dropna=False)["value"]
 
 
 def _take_counts(case: CaseValues) -> None:
@@ -206,35 +195,6 @@ def _take_counts(case: CaseValues) -> None:
         del case.values["tensor_bytes", "model"]
         for metric, known in counted.items():
             case.values[metric, "model"] = {None: known.value if known else 0.0}
-
-
-class _Coded(NamedTuple):
-    """A column as numbers, which group quicker than texts. ``codes`` are indices into the distinct ``values``."""
-
-    codes: Rows
-    values: NDArray[np.object_]
-
-    def at(self, rows: Rows) -> list[Any]:
-        """The column's values in these rows."""
-        return list(self.values[self.codes[rows]])
-
-
-def _coded(column: pd.Series) -> _Coded:
-    codes, values = pd.factorize(column, use_na_sentinel=False)
-    return _Coded(codes, np.asarray(values, dtype="object"))
-
-
-def _joined(*columns: Rows) -> Rows:
-    """Numbers the combinations of the columns' numbers, from 0 in the order of their first rows."""
-    found, *others = columns
-    for other in others:
-        found = pd.factorize(found * (other.max(initial=0) + 1) + other)[0]
-    return found
-
-
-def _firsts(codes: Rows) -> Rows:
-    """The first row of each of ``_joined``'s numbers."""
-    return np.unique(codes, return_index=True)[1]
 
 
 def value_of(known: Known | Spread | None) -> float:

@@ -113,11 +113,7 @@ _ALL = (
     Metric("lane_conversion_share", "share of the warps' time in layout conversions", "ratio"),
     Metric("lane_barrier_share", "share of the warps' time at barriers of the block", "ratio"),
     Metric("lane_tile_wait_share", "share of a loop of products in which warps wait for tiles", "ratio"),
-    Metric(
-        "lane_load_wait_share",
-        "share of a loop of products in loads that are not asynchronous, and in their first use",
-        "ratio",
-    ),
+    Metric("lane_load_wait_share", "share of a loop of products in loads that are not asynchronous, and in their first use", "ratio"),
     Metric("lane_tile_wait_line", "line of the longest wait for tiles", "count"),
     Metric("lane_epilogue_share", "share of a program's time after its last product", "ratio"),
     Metric("lane_imbalance", "time of the busiest group of warps over the mean of the groups", "ratio"),
@@ -131,18 +127,9 @@ _ALL = (
     Metric("peak_memory", "peak device memory the call allocates", "byte"),
     # Resources of the compiled code and of the launch.
     _count("registers", "registers per thread", "launch__registers_per_thread"),
-    Metric(
-        "shared_memory",
-        "shared memory per block, static and dynamic",
-        "byte",
-        {"": (("launch__shared_mem_per_block_static", 1), ("launch__shared_mem_per_block_dynamic", 1))},
-    ),
-    Metric(
-        "shared_memory_configured",
-        "shared memory configured per SM",
-        "byte",
-        of_counter("launch__shared_mem_config_size"),
-    ),
+    Metric("shared_memory", "shared memory per block, static and dynamic", "byte",
+           {"": (("launch__shared_mem_per_block_static", 1), ("launch__shared_mem_per_block_dynamic", 1))}),
+    Metric("shared_memory_configured", "shared memory configured per SM", "byte", of_counter("launch__shared_mem_config_size")),
     Metric("spill_bytes_stored", "bytes of spill stores in the code, per thread", "byte"),
     Metric("spill_bytes_loaded", "bytes of spill loads in the code, per thread", "byte"),
     Metric("stack_bytes", "stack frame per thread", "byte"),
@@ -179,15 +166,10 @@ _ALL = (
     Metric("l1_to_l2_bytes", "bytes L1 sent to L2", "byte", of_counter("l1tex__m_l1tex2xbar_write_bytes.sum")),
     _percentage("l1_hit_rate", "L1 hit rate", "l1tex__t_sector_hit_rate.pct"),
     _percentage("l2_hit_rate", "L2 hit rate", "lts__t_sector_hit_rate.pct"),
-    _count(
-        "sectors_per_load",
-        "sectors per global load request",
-        "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",
-    ),
-    _count(
-        "sectors_per_store",
-        "sectors per global store request",
-        "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio",
+    *(
+        _count(f"sectors_per_{way}", f"sectors per global {way} request",
+               f"l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_{op}.ratio")
+        for way, op in (("load", "ld"), ("store", "st"))
     ),
     Metric("shared_wavefronts", "shared-memory wavefronts", "count"),
     _count("bank_conflicts", "shared-memory bank conflicts", "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"),
@@ -209,31 +191,16 @@ _ALL = (
     Metric("flops_fp32", "fp32 operations", "flop", _thread_ops("f")),
     Metric("flops_fp64", "fp64 operations", "flop", _thread_ops("d")),
     # One count is one instruction; a packed one works on two elements (seen on an H200: 16.8 M bf16 additions, 8.4 M counts).
-    Metric(
-        "flops_fp16", "fp16 and bf16 instructions on CUDA cores, a packed one counted once", "flop", _thread_ops("h")
-    ),
+    Metric("flops_fp16", "fp16 and bf16 instructions on CUDA cores, a packed one counted once", "flop", _thread_ops("h")),
     Metric("tensor_ops_bf16", "bf16 tensor operations", "flop", _tensor_ops(any="src_bf16_dst_fp32")),
-    Metric(
-        "tensor_ops_fp16",
-        "fp16 tensor operations",
-        "flop",
-        _tensor_ops(
-            any="src_fp16", sm_80="src_fp16_dst_fp16+src_fp16_dst_fp32", sm_100="src_fp16_dst_fp16+src_fp16_dst_fp32"
-        ),
-    ),
+    Metric("tensor_ops_fp16", "fp16 tensor operations", "flop",
+           _tensor_ops(any="src_fp16", **dict.fromkeys(("sm_80", "sm_100"), "src_fp16_dst_fp16+src_fp16_dst_fp32"))),
     Metric("tensor_ops_tf32", "tf32 tensor operations", "flop", _tensor_ops(any="src_tf32_dst_fp32")),
     Metric("tensor_ops_int8", "int8 tensor operations", "flop", _tensor_ops(any="src_int8")),
     Metric("tensor_ops_fp64", "fp64 tensor operations", "flop", _tensor_ops(any="src_fp64")),
-    Metric(
-        "tensor_ops_fp8",
-        "fp8 tensor operations (with fp4 and fp6 where the chip counts them together)",
-        "flop",
-        _tensor_ops(
-            sm_90="src_fp8",
-            sm_100="src_fp4_fp6_fp8_dst_fp16+src_fp4_fp6_fp8_dst_fp32",
-            sm_120="src_fp8_dst_fp16+src_fp8_dst_fp32",
-        ),
-    ),
+    Metric("tensor_ops_fp8", "fp8 tensor operations (with fp4 and fp6 where the chip counts them together)", "flop",
+           _tensor_ops(sm_90="src_fp8", sm_100="src_fp4_fp6_fp8_dst_fp16+src_fp4_fp6_fp8_dst_fp32",
+                       sm_120="src_fp8_dst_fp16+src_fp8_dst_fp32")),
     # Speed of light and clocks.
     _percentage("sm_throughput", "SM throughput of peak", "sm__throughput.avg.pct_of_peak_sustained_elapsed"),
     _percentage("dram_throughput", "HBM throughput of peak", "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"),
@@ -244,14 +211,10 @@ _ALL = (
     Metric("dram_clock", "HBM clock", "hertz", of_counter("dram__cycles_elapsed.avg.per_second")),
     Metric("dram_bytes_per_cycle", "HBM bytes per cycle at peak", "byte", of_counter("dram__bytes.sum.peak_sustained")),
     *(
-        Metric(
-            f"stall_{reason}",
-            f"warps stalled per issue: {stall_name(reason)}",
-            "ratio",
-            of_counter(f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"),
-        )
+        Metric(f"stall_{reason}", f"warps stalled per issue: {stall_name(reason)}", "ratio",
+               of_counter(f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"))
         for reason in _STALLS
     ),
-)
+)  # fmt: skip
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}

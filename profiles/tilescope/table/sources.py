@@ -40,28 +40,17 @@ COLLECTORS = (
     Collector("ncu", "counting", "hardware counters", "ncu.counters", measured=True, on_gpu=True,
               caches="all caches emptied before each launch and replay pass"),
 )  # fmt: skip
-LANES = Collector(
-    "lanes", "recording", "waits of each warp", "lanes.collector", measured=True, on_gpu=True, caches=_FLUSHED
-)
-ENERGY = Collector(
-    "energy",
-    "repeating",
-    "joules of a call",
-    measured=True,
-    on_gpu=True,
-    caches="as calls one after the other leave them",
-)
 #: Run only on request. They give no rows of the table, or rows of another source.
 OPTIONAL = (
     Collector("ncu_rules", "running", "NVIDIA's own advice", "ncu.rules", on_gpu=True),
     Collector("ncu_source", "sampling", "stalls of each line", "ncu.source", on_gpu=True),
     Collector("ncu_activity", "sampling", "activity over a launch's time", "ncu.activity", on_gpu=True),
-    LANES,
-    ENERGY,
-    Collector(
-        "race", "racing", "the fastest config", "tilescope.tuning.race", on_gpu=True, caches=_FLUSHED, timed=True
-    ),
-)
+    Collector("lanes", "recording", "waits of each warp", "lanes.collector", measured=True, on_gpu=True,
+              caches=_FLUSHED),
+    Collector("energy", "repeating", "joules of a call", measured=True, on_gpu=True,
+              caches="as calls one after the other leave them"),
+    Collector("race", "racing", "the fastest config", "tilescope.tuning.race", on_gpu=True, caches=_FLUSHED, timed=True),
+)  # fmt: skip
 #: Other tools whose files ``tilescope open`` reads. ``chrome_trace`` is the unknown tool of a trace that does not name one.
 #: Values from files of ncu and torch.profiler have the source of the collectors of those names.
 TOOLS = ("chrome_trace", "proton", "tritonparse", "inductor", "helion")
@@ -72,7 +61,7 @@ KNOWN = {collector.name: collector for collector in (*COLLECTORS, *OPTIONAL)}
 COUNTERS = ("ncu", "cupti")
 #: Collectors that rules of the advice read.
 _READ = ("compiler", "interpreter", "ncu")
-_MEASURED = [collector.name for collector in (LANES, ENERGY, *COLLECTORS) if collector.measured]
+_MEASURED = [collector.name for collector in (*OPTIONAL, *COLLECTORS) if collector.measured]
 #: Sources that observe hardware; the others predict.
 MEASURED = frozenset([*_MEASURED, *TOOLS])
 #: Every source, most direct first. ``model`` is a formula over declared costs.
