@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from tilescope.models import config_estimate
-from tilescope.runs import recorded_sweeps
+from tilescope.runs import recordings
 from tilescope.table.case_table import gather
 
 #: How much less a config counts in the fit, for each doubling of its time over the best.
@@ -60,11 +60,11 @@ def estimate(weights: Mapping[str, float], config: Config) -> float:
 def recorded() -> list[Sweep]:
     """The recorded sweeps of at least three timed configs."""
     found: dict[tuple[str, ...], list[tuple[str, Config]]] = {}
-    for family, loaded in recorded_sweeps.runs():
+    for family, loaded in recordings.sweeps():
         for case in gather(loaded.table[loaded.table["config"] != ""]):
             time, costs = case.gpu_time(), config_estimate.costs(case, loaded.run.device.multiprocessors)
             if time and costs:
-                name = " ".join(case.key[part] for part in recorded_sweeps.OF_SWEEP)
+                name = " ".join(case.key[part] for part in recordings.OF_SWEEP)
                 found.setdefault((family, name, costs[0]), []).append(Config(time.value, costs[1]))
     return [Sweep(*key, tuple(configs)) for key, configs in found.items() if len(configs) > 2]
 

@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tilescope.runs import recorded_sweeps
+from tilescope.runs import recordings
 from tilescope.table.case_table import gather
 from tilescope.tuning import racing
 
@@ -39,7 +39,7 @@ class Sweep:
 
 def recorded(family: str = "") -> Iterator[Sweep]:
     """Every sweep of at least three timed configs among the recordings, or those of one family of kernels."""
-    for of_family, loaded in recorded_sweeps.runs():
+    for of_family, loaded in recordings.sweeps():
         if not of_family.startswith(family):
             continue
         table = loaded.table[loaded.table["config"] != ""]
@@ -47,7 +47,7 @@ def recorded(family: str = "") -> Iterator[Sweep]:
         for case in gather(table):
             times = next((t for (metric, _), t in case.totals.items() if metric == "gpu_time" and len(t) > 1), None)
             if times:
-                name = " ".join(case.key[part] for part in recorded_sweeps.OF_SWEEP)
+                name = " ".join(case.key[part] for part in recordings.OF_SWEEP)
                 sweep = found.setdefault(name, Sweep(name, loaded.run.device.name, {}))
                 sweep.times[case.key["config"]] = list(times)
         yield from (sweep for sweep in found.values() if len(sweep.times) > 2)

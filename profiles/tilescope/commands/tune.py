@@ -113,7 +113,7 @@ def _report_and_export(arguments: argparse.Namespace, loaded: LoadedRun, interru
     """Prints the run and exports its winners. Returns the exit status."""
     from tilescope.jobs import tuning  # noqa: PLC0415
     from tilescope.models import summary, sweeps, terminal, text_table  # noqa: PLC0415
-    from tilescope.runs import recorded_sweeps  # noqa: PLC0415
+    from tilescope.runs import recordings  # noqa: PLC0415
     from tilescope.table.case import Case  # noqa: PLC0415
 
     concluded = dict(sweeps.conclusions(loaded.table, loaded.run.device.target)) if timed else {}
@@ -123,7 +123,7 @@ def _report_and_export(arguments: argparse.Namespace, loaded: LoadedRun, interru
         why.get(Case(arguments.kernel, row["impl"], row["pass"], row["workload"], row["config"]).id, "")
         for _, row in found.iterrows()
     ]
-    for keys, group in found.groupby(list(recorded_sweeps.OF_SWEEP), sort=False):
+    for keys, group in found.groupby(list(recordings.OF_SWEEP), sort=False):
         heading, over, order_said = timed_over_best(group) if timed else untimed_over_best(loaded, keys)
         place = [over.get(config, math.inf) for config in found["config"]]
         order = sorted(group.index, key=lambda index: (bool(remarks[index]), place[index], *_tidy(found.loc[index])))
@@ -156,17 +156,15 @@ def timed_over_best(rows: pd.DataFrame) -> tuple[str, dict[str, float], str]:
 def untimed_over_best(loaded: LoadedRun, keys: tuple[str, ...]) -> tuple[str, dict[str, float], str]:
     """The same without a GPU: by a recorded sweep, else by the estimate; empty where neither tells configs apart."""
     from tilescope.models import config_estimate  # noqa: PLC0415
-    from tilescope.runs import recorded_sweeps  # noqa: PLC0415
+    from tilescope.runs import recordings  # noqa: PLC0415
     from tilescope.table.case_table import gather  # noqa: PLC0415
 
     device = loaded.run.device
-    recorded, where = recorded_sweeps.times(*keys, target=device.target)
+    recorded, where = recordings.times(*keys, target=device.target)
     if recorded:
         over = {config: time / min(recorded.values()) - 1 for config, time in recorded.items()}
         return "over best", over, f"no GPU to time them: fastest first as recorded {where}"
-    cases = [
-        case for case in gather(loaded.table) if keys == tuple(case.key[part] for part in recorded_sweeps.OF_SWEEP)
-    ]
+    cases = [case for case in gather(loaded.table) if keys == tuple(case.key[part] for part in recordings.OF_SWEEP)]
     estimated = config_estimate.over_best(cases, device.multiprocessors)
     if not estimated:
         return (

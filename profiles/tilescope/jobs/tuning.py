@@ -18,7 +18,7 @@ from tilescope.hardware import device
 from tilescope.jobs import questions
 from tilescope.jobs.job import Given, Job, patience
 from tilescope.jobs.plan import ALL, Request, RequestError, plan
-from tilescope.runs import artefacts, recorded_sweeps
+from tilescope.runs import artefacts, recordings
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case import Case
 from tilescope.table.run import Device
@@ -111,7 +111,7 @@ def _with_remembered(job: Job) -> Job:
 def winners(loaded: LoadedRun) -> list[memory.Winner]:
     """The best config of each sweep of a run that was raced: by its times without a rest where it has some, else by all."""
     timed = loaded.table[(loaded.table["metric"] == "interval") & (loaded.table["source"] == "events")]
-    of_sweep, found = list(recorded_sweeps.OF_SWEEP), []
+    of_sweep, found = list(recordings.OF_SWEEP), []
     sustained = {
         sweep: rows.groupby("config")["value"].median().to_dict()
         for sweep, rows in loaded.table[loaded.table["metric"] == "sustained_time"].groupby(of_sweep, sort=False)

@@ -49,26 +49,19 @@ def shared(device: Device, driver: str, recorded: Path) -> tuple[Ceiling, ...]:
 
 def best(recorded: Path) -> dict[str, dict[str, tuple[Ceiling, ...]]]:
     """The best rate of each measured roof over the recordings, by device and driver."""
-    found: dict[tuple[str, str], dict[str, Ceiling]] = {}
-    for folder in sorted(path.parent for path in recorded.glob("*/run.json")):
-        run = read_run(folder)
-        roofs = found.setdefault((run.device.name, _driver(run)), {})
-        for roof in own(run):
-            if roof.name not in roofs or roof.value > roofs[roof.name].value:
-                roofs[roof.name] = roof
-    by_device: dict[str, dict[str, tuple[Ceiling, ...]]] = {}
-    for (device, driver), roofs in sorted(found.items()):
-        names = [*(name for name in MEMORY_LEVELS if name in roofs), *sorted(roofs.keys() - {*MEMORY_LEVELS})]
-        by_device.setdefault(device, {})[driver] = tuple(roofs[name] for name in names)
-    return by_device
+    found: dict[str, dict[str, tuple[Ceiling, ...]]] = {}
+    for run in (read_run(file.parent) for file in sorted(recorded.glob("*/run.json"))):
+        of_device, driver = found.setdefault(run.device.name, {}), _driver(run)
+        fastest: dict[str, Ceiling] = {}
+        for roof in (*of_device.get(driver, ()), *own(run)):
+            fastest[roof.name] = max(fastest.get(roof.name, roof), roof, key=lambda one: one.value)
+        names = [*(name for name in MEMORY_LEVELS if name in fastest), *sorted(fastest.keys() - {*MEMORY_LEVELS})]
+        of_device[driver] = tuple(fastest[name] for name in names)
+    return {device: dict(sorted(drivers.items())) for device, drivers in sorted(found.items())}
 
 
 def keep(recorded: Path) -> None:
-    content = {
-        device: {driver: [dataclasses.asdict(roof) for roof in roofs] for driver, roofs in drivers.items()}
-        for device, drivers in best(recorded).items()
-    }
-    text = json.dumps(content, indent=1) + "\n"
+    text = json.dumps(best(recorded), indent=1, default=dataclasses.asdict) + "\n"
     atomic_writing.replace(recorded / FILE, lambda to: to.write_text(text, encoding="utf-8"))
 
 

@@ -115,10 +115,11 @@ def _frame(raw: bytes, columns: Mapping[str, str]) -> pd.DataFrame:
     for name, dtype in columns.items():
         column = table.column(name)
         if dtype == "str":
+            column = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
             left -= _weight(column, name)
             if left < 0:
                 raise bounded_reading.Unreadable(f"its texts have more than {_TEXTS} bytes")
-            column = pa.chunked_array([_plain(chunk) for chunk in column.chunks], pa.large_string())
+            column = column.cast(column.type.value_type).cast(pa.large_string())
         elif pa.types.is_integer(column.type) or (dtype == "float64" and pa.types.is_floating(column.type)):
             column = column.cast(_ARROW[dtype])
         else:
@@ -145,23 +146,13 @@ def _check_size(metadata: Any, size: int) -> None:
 
 
 def _weight(column: Any, name: str) -> int:
-    """Bytes of a column of texts if each row has a copy of its own."""
+    """Bytes of a dictionary-encoded column of texts if each row has a copy of its own."""
     if column.null_count:
         raise bounded_reading.Unreadable(f"column {name} lacks a text")
     total = 0
     for chunk in column.chunks:
-        if pa.types.is_dictionary(chunk.type):
-            lengths = pc.binary_length(chunk.dictionary).cast(pa.int64())
-            total += pc.sum(lengths.take(chunk.indices)).as_py() or 0
-        else:
-            lengths = pc.binary_length(chunk).cast(pa.int64())
-            total += pc.sum(lengths).as_py() or 0
+        lengths = pc.binary_length(chunk.dictionary).cast(pa.int64())
+        total += pc.sum(lengths.take(chunk.indices)).as_py() or 0
         if (pc.max(lengths).as_py() or 0) > _TEXT:
             raise bounded_reading.Unreadable(f"column {name} holds a text of more than {_TEXT} bytes")
     return total
-
-
-def _plain(chunk: Any) -> Any:
-    if not pa.types.is_dictionary(chunk.type):
-        return chunk.cast(pa.large_string())
-    return pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(pa.large_string())).dictionary_decode()

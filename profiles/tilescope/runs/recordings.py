@@ -1,17 +1,21 @@
-"""Finds the recordings of a kernel, and pools the texts of their source files. Imports neither torch nor triton."""
+"""Finds the recordings of a kernel and of sweeps, and pools the texts of source files. Imports neither torch nor triton."""
 
 from __future__ import annotations
 
 import json
 import lzma
+from collections.abc import Iterator
 from pathlib import Path
 
 from tilescope.files import atomic_writing
-from tilescope.runs import reader, store, writer
+from tilescope.runs import changes, reader, store, writer
 from tilescope.runs.summaries import Summary
+from tilescope.table.case_table import gather
 
 #: Sources of GPU times and of counters. A recording that has both tells the most of a kernel.
 WHOLE = frozenset({"torch_profiler", "ncu"})
+#: The columns that cases of one sweep share, and how the titles of recorded sweeps end, after the family.
+OF_SWEEP, _SWEEPS = ("kernel", "impl", "pass", "workload"), ": autotune sweeps"
 
 
 def of_kernel(kernel: str) -> list[Summary]:
@@ -24,6 +28,29 @@ def of_kernel(kernel: str) -> list[Summary]:
     if not found:
         raise store.StoreError(f"no recording of {kernel!r}: 'tilescope show' lists the recordings and their kernels")
     return sorted(found, key=lambda run: not {*run.sources} >= WHOLE)
+
+
+def sweeps(kernel: str = "") -> Iterator[tuple[str, store.LoadedRun]]:
+    """The recorded runs of sweeps in the order of their folders, each with its family: all, or those of one kernel."""
+    known = store.list_runs([store.recorded_dir()])
+    for summary in sorted(known, key=lambda one: one.path):
+        if summary.title.endswith(_SWEEPS) and (not kernel or kernel in summary.kernels):
+            yield summary.title.removesuffix(_SWEEPS), store.open_run(summary.path)
+
+
+def times(kernel: str, impl: str, direction: str, workload: str, *, target: str) -> tuple[dict[str, float], str]:
+    """The recorded GPU time in seconds of each config of one sweep, and where: ``on NVIDIA H200``, and whether the code changed since.
+
+    The default's config is empty. No GPU of the ``target`` may have recorded the sweep: both are empty then.
+    """
+    sweep = (kernel, impl, direction, workload)
+    for _, loaded in sweeps(kernel):
+        cases = [case for case in gather(loaded.table) if sweep == tuple(case.key[part] for part in OF_SWEEP)]
+        found = {case.key["config"]: time.value for case in cases if (time := case.gpu_time())}
+        if found and loaded.run.device.target == target:
+            changed = changes.Problem(kernel, direction, workload) in changes.changed_problems(loaded)
+            return found, f"on {loaded.run.device.name}{', before the latest change of its code' if changed else ''}"
+    return {}, ""
 
 
 def pool_texts(folder: Path) -> None:

@@ -185,7 +185,8 @@ def list_runs(folders: Iterable[Path] | None = None) -> list[Summary]:
     found = [*known, *(_summarise(path) for path in paths if path.name.startswith(PARTIAL))]
     home = recorded_dir()
     found = [_labelled(dataclasses.replace(summary, recorded=summary.path.parent == home)) for summary in found]
-    return sorted(found, key=lambda summary: (_digits(summary.started or summary.id), summary.id), reverse=True)
+    # The digits of a time and of an id sort alike: 20261120221530.
+    return sorted(found, key=lambda one: (re.sub(r"\D", "", one.started or one.id)[:14], one.id), reverse=True)
 
 
 def _labelled(summary: Summary) -> Summary:
@@ -257,8 +258,3 @@ def half_written(folder: Path) -> str:
         f"{name} is half-written, its writer died: go on with 'tilescope resume {name}', or keep what it has ({done} parts) "
         f"with 'tilescope recover {name}'"
     )
-
-
-def _digits(when: str) -> str:
-    """The digits of a time or an id, which sort alike: ``20261120221530``."""
-    return re.sub(r"\D", "", when)[:14]

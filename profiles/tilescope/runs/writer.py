@@ -70,11 +70,11 @@ class RunWriter:
         self._describe()
 
     @classmethod
-    def reopen(cls, folder: Path) -> RunWriter:
+    def reopen(cls, folder: Path, *, only_to_finish: bool = False) -> RunWriter:
         """A writer that continues a run whose writer died or was stopped, or of which a limit left cases out.
 
         Cases in damaged parts are outstanding again; the run's notes say so. Raises StoreError when the run is complete, still
-        being written, or cannot be read.
+        being written, or cannot be read; also where a part does not say what it held, unless the run is ``only_to_finish``.
         """
         writer = cls.__new__(cls)
         writer.final = folder.with_name(folder.name.removeprefix(PARTIAL))
@@ -85,7 +85,7 @@ class RunWriter:
         try:
             # Only after it is claimed: another process may be about to finish it.
             writer.run = read_run(folder)
-            if writer.run.complete and not _limited(writer.run):
+            if writer.run.complete and not _limited(writer.run) and not only_to_finish:
                 (folder / ".lock").unlink(missing_ok=True)
                 raise StoreError(f"{writer.run.id} is whole: there is nothing to go on with")
             writer.run = dataclasses.replace(writer.run, complete=False)
@@ -96,10 +96,11 @@ class RunWriter:
                 name: max((_number(part) for part in parts(writer.folder, of)), default=0)
                 for name, of in _PARTS.items()
             }
-            kept = LoadedRun(writer.run, schema.frame([]), writer.folder).sources
+            kept = {} if only_to_finish else LoadedRun(writer.run, schema.frame([]), writer.folder).sources
             writer._sources = {kernel: dict(files) for kernel, files in kept.items()}
             writer._frames, lost = _read(writer.folder)
-            if unknown := [part.name for part in lost if not _owner(part, writer.folder)]:
+            unknown = [part.name for part in lost if not _owner(part, writer.folder)]
+            if unknown and not only_to_finish:
                 raise StoreError(
                     f"part {unknown[0]} of {writer.run.id} is damaged and does not say what it held: keep the rest with "
                     f"'tilescope recover {writer.run.id}'"
@@ -217,8 +218,10 @@ class RunWriter:
             self.discard()
 
     def _describe(self) -> None:
+        text = json.dumps(_readable(self.run), indent=1, ensure_ascii=False) + "\n"
+        content = text.encode(errors="backslashreplace")
         with self._explained():
-            _write_json(_readable(self.run), self.folder / "run.json")
+            atomic_writing.replace(self.folder / "run.json", lambda to: to.write_bytes(content))
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -233,16 +236,11 @@ def recover(folder: Path) -> Path:
 
     Raises StoreError where the run is still being written or cannot be read.
     """
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_claim(folder))
-        run = read_run(folder)
-        try:
-            found, lost = _read(folder)
-            run = dataclasses.replace(run, complete=False, notes=(*run.notes, *_forget(folder, lost)))
-            _write_json(_readable(run), folder / "run.json")
-            return _seal(folder, folder.with_name(folder.name.removeprefix(PARTIAL)), found, done=False)
-        except OSError as error:
-            raise StoreError(f"cannot write {folder} ({error.strerror})") from error
+    writer = RunWriter.reopen(folder, only_to_finish=True)
+    try:
+        return writer.finish(complete=False)
+    finally:
+        writer.lock_file.close()
 
 
 def parts(folder: Path, kind: str = "parts") -> list[Path]:
@@ -372,11 +370,6 @@ def _readable(run: Run) -> dict[str, Any]:
     written = dataclasses.replace(run, title=title, failures=tuple(failures))
     found: dict[str, Any] = json_shape.storable(written.to_json())
     return found
-
-
-def _write_json(data: dict[str, Any], path: Path) -> None:
-    text = json.dumps(data, indent=1, ensure_ascii=False) + "\n"
-    atomic_writing.replace(path, lambda to: to.write_bytes(text.encode(errors="backslashreplace")))
 
 
 def lock(folder: Path) -> IO[str]:
