@@ -144,16 +144,15 @@ def test_note_counts_new_processes():
 
 
 @pytest.mark.parametrize(
-    ("given", "what"),
-    [(["--target", "sm_80"], "it"), (["--target=sm_80"], "it"), (["1", "--collect", "compiler", "--", "x"], "it"), (["--targ=sm_80"], "--target")],
-)  # fmt: skip
-def test_own_option_after_a_script_is_refused(tmp_path, capsys, given, what):
+    "given", [["--target", "sm_80"], ["--target=sm_80"], ["1", "--collect", "compiler", "--", "x"]]
+)
+def test_own_option_after_a_script_is_refused(tmp_path, capsys, given):
     script, ran = tmp_path / "train.py", tmp_path / "ran"
     script.write_text(f"open({str(ran)!r}, 'w').close()\n")
     for start in (["profile", str(script)], [str(script)]):
         assert cli.main([*start, *given]) == 2
         said = capsys.readouterr().err
-        assert f"put {what} before {script}, or write -- before the script's own options: {script} -- --" in said
+        assert f"put it before {script}, or write -- before the script's own options: {script} -- --" in said
     assert not ran.exists()
 
 
@@ -163,7 +162,7 @@ def test_own_option_after_a_script_is_refused(tmp_path, capsys, given, what):
 ])  # fmt: skip
 def test_other_words_after_a_script_are_its_own(tmp_path, given, seen):
     script = tmp_path / "train.py"
-    script.write_text("import sys\nprint(sys.argv[1:])\ndef main(run): '--rep'\n")
+    script.write_text("import sys\nprint(sys.argv[1:])\n")
     before, own = choices.split(["profile", str(script), *given])
     assert before == ["profile", str(script)]
     assert choices.own_arguments(str(script), own) == seen

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 #: The flags that only ``tilescope watch`` has.
 OF_WATCH = ("--once", "--text")
-#: Characters of an option behind a script that may be a shortened one of this command: ``--tar``.
-_SHORTEST = 5
 
 
 def names(text: str) -> list[str]:
@@ -174,28 +170,16 @@ def split(given: list[str]) -> tuple[list[str], list[str]]:
 def own_arguments(script: str, given: list[str], flags: Sequence[str] = ()) -> list[str]:
     """The script's arguments without a ``--`` that begins them.
 
-    Raises ValueError for an option of ``tilescope profile``, or one of ``flags``, before ``--``, also for one that is shortened to a
-    word that the script does not contain.
+    Raises ValueError for an option of ``tilescope profile``, or one of ``flags``, before ``--``.
     """
     end = given.index("--") if "--" in given else len(given)
-    options = {*_options(), *flags}
     for name in (word.partition("=")[0] for word in given[:end]):
-        meant = [option for option in options if option.startswith(name)] if len(name) >= _SHORTEST else []
-        if name in options or (len(meant) == 1 and not _contains(script, name)):
-            what = "it" if name in options else meant[0]
+        if name in {*_options(), *flags}:
             raise ValueError(
-                f"{name} stands behind {script}, so it is the script's: put {what} before {script}, or write -- before the script's "
+                f"{name} stands behind {script}, so it is the script's: put it before {script}, or write -- before the script's "
                 f"own options: {script} -- {name}"
             )
     return given[1:] if given[:1] == ["--"] else given
-
-
-def _contains(script: str, option: str) -> bool:
-    """Whether the script's text has the option, or its name as a word: it may be the script's own."""
-    with contextlib.suppress(OSError):
-        text = Path(script).read_text(encoding="utf-8", errors="replace")
-        return option in text or bool(re.search(rf"\b{re.escape(option.strip('-').replace('-', '_'))}\b", text))
-    return False
 
 
 def is_script(text: str) -> bool:
