@@ -20,7 +20,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the table, or writes it into a file. Raises ValueError when the file has no marks."""
     if arguments.keep:
-        return keep()
+        print(f"computed again: {', '.join(recorded_claims.keep()) or 'none, all are up to date'}")
+        return 0
     if arguments.json:
         print(json_documents.records(recorded_claims.every()[0]))
         return 0
@@ -33,13 +34,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError(f"{arguments.into} has no place for the claims: add the lines {BEGIN} and {END}")
     before, after = page.split(BEGIN)[0], page.split(END)[1]
     arguments.into.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
-    return 0
-
-
-def keep() -> int:
-    """Writes the file that the app's Claims view reads; prints the recordings that were computed again."""
-    found = recorded_claims.keep()
-    print(f"computed again: {', '.join(found) or 'none, all are up to date'}")
     return 0
 
 

@@ -15,6 +15,8 @@ from tilescope.table.units import text
 
 #: Most values, and most lines of a diff.
 _LINES = 120
+#: Headings of ``_case``.
+_CASE = ["kernel", "pass", "workload", "implementation"]
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -70,17 +72,7 @@ def _print(baseline: Side, candidate: Side, rows: pd.DataFrame) -> None:
         terminal.say(f"changed: {line}")
     timed = rows[rows["time"].notna()]
     if len(timed):
-        headings = [
-            "kernel",
-            "pass",
-            "workload",
-            "implementation",
-            "candidate is",
-            "speedup",
-            "95 %",
-            "baseline",
-            "candidate",
-        ]
+        headings = [*_CASE, "candidate is", "speedup", "95 %", "baseline", "candidate"]
         cells = [
             [
                 *_case(row), row["verdict"],
@@ -123,7 +115,7 @@ def _print_changes(baseline: Side, candidate: Side, rows: pd.DataFrame) -> None:
             findings += [f"{word}: {' '.join(_case(row))}: {finding.title}" for finding in told]
     terminal.say(*findings[:_LINES])
     if changed:
-        headings = ["kernel", "pass", "workload", "implementation", "value", "baseline", "candidate", "change"]
+        headings = [*_CASE, "value", "baseline", "candidate", "change"]
         print(terminal.render(headings, changed[:_LINES], keys=len(headings)))
     if changed[_LINES:]:
         terminal.say(f"… and {len(changed) - _LINES} more values (--json has all)")

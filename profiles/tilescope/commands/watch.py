@@ -31,12 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
         script, own, target=arguments.target,
         collect=arguments.collect, runs_dir=arguments.runs, settings=choices.settings(arguments),
     )  # fmt: skip
-    pages = (
-        ()
-        if arguments.text or arguments.once
-        else importlib.metadata.entry_points(group="tilescope.pages", name="watch")
-    )
-    for page in pages:
-        with contextlib.suppress(ImportError):  # the dashboard's libraries are not installed
-            return int(page.load()(watch))
+    if not (arguments.text or arguments.once):
+        for page in importlib.metadata.entry_points(group="tilescope.pages", name="watch"):
+            with contextlib.suppress(ImportError):  # the dashboard's libraries are not installed
+                return int(page.load()(watch))
     return asyncio.run(watch_text.follow(watch, once=arguments.once))

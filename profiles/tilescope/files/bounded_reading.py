@@ -33,13 +33,6 @@ CELLS = 64 * MIB
 DEPTH, VALUES, BITS = 64, 4_000_000, 63
 #: Memory for unpacking xz: its highest compression level needs 65 MiB.
 _XZ_MEMORY = 256 * MIB
-#: The marks at the start of a text that name its encoding, in the order of trying: UTF-32's begins with UTF-16's.
-_MARKS = {
-    codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
-}  # fmt: skip
-#: Encodings without a mark, by the nulls among the first four bytes.
-_NULLS = {(1, 3): "utf-16-le", (0, 2): "utf-16-be", (1, 2, 3): "utf-32-le", (0, 1, 2): "utf-32-be"}
 #: A null, and lone surrogates, which cannot be encoded.
 _UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 #: Characters of another message that a wrapped error keeps.
@@ -137,15 +130,9 @@ def _in_utf8(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """The pieces of a text, encoded anew where they are UTF-16 or UTF-32, or begin with a mark."""
     decoder: codecs.IncrementalDecoder | None = None
     for place, piece in enumerate(pieces):
-        if place == 0 and (found := _encoding(piece)) != "utf-8":
+        if place == 0 and (found := json.detect_encoding(piece)) != "utf-8":
             decoder = codecs.getincrementaldecoder(found)(errors="replace")
         yield decoder.decode(piece).encode() if decoder else piece
-
-
-def _encoding(head: bytes) -> str:
-    """The encoding that the first bytes of a text show: its mark, or the nulls between letters."""
-    marked = next((name for mark, name in _MARKS.items() if head.startswith(mark)), "")
-    return marked or _NULLS.get(tuple(place for place, byte in enumerate(head[:4]) if not byte), "utf-8")
 
 
 def _unpacking(file: io.BufferedReader) -> Any:
@@ -192,7 +179,7 @@ def text(raw: bytes, most: int = CELLS) -> str:
     Raises Unreadable as ``unpacked``.
     """
     plain = unpacked(raw, most)
-    return plain.decode(_encoding(plain), errors=_LATIN)
+    return plain.decode(json.detect_encoding(plain), errors=_LATIN)
 
 
 def _as_latin(error: UnicodeError) -> tuple[str, int]:
@@ -211,7 +198,7 @@ def data(raw: bytes, most: int = UNPACKED) -> Any:
     if sum(plain.count(mark) for mark in (b"[", b"{", b",")) > VALUES:
         raise Unreadable(f"it holds more than {VALUES} values")
     try:
-        decoded = plain.decode(_encoding(plain))
+        decoded = plain.decode(json.detect_encoding(plain))
         found = json.loads(decoded)
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"it holds no JSON ({one_line(error)})") from error

@@ -8,6 +8,7 @@ ratio, but an unfused implementation may also be slow for other reasons.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,7 +20,7 @@ from tilescope.models import compare, published_claims, summary, traffic
 from tilescope.runs import changes
 from tilescope.runs.changes import Problem
 from tilescope.runs.store import LoadedRun
-from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, by_problem, gather, problem_of
+from tilescope.table.case_table import CaseValues, by_problem, gather, gpu_times, problem_of
 
 #: Metrics that rows are made of. Gathering all metrics of a recording would take twice as long.
 _NEEDED = {
@@ -109,10 +110,9 @@ def of_run(loaded: LoadedRun) -> list[dict[str, Any]]:
         rows.append(
             {**row, "functions": sorted(functions), "changed": not functions.isdisjoint(changed.get(row["kernel"], ()))}
         )
-    for row in rows:
-        alike = (other for other in rows if all(other[name] == row[name] for name in ("kernel", "pass")))
-        row["workloads"] = len({other["workload"] for other in alike})
-    return rows
+    sizes = {(row["kernel"], row["pass"], row["workload"]) for row in rows}
+    counts = Counter(size[:2] for size in sizes)
+    return [{**row, "workloads": counts[row["kernel"], row["pass"]]} for row in rows]
 
 
 def disagree(rows: pd.DataFrame, other: str) -> pd.Series:
@@ -184,16 +184,14 @@ def _ratios(ours: CaseValues, other: CaseValues | None) -> dict[str, float]:
     if other is None or other is ours:
         return _ABSENT
     found = dict(_ABSENT)
-    for source in GPU_TIME_SOURCES:
-        mine, theirs = (np.array(case.totals.get(("gpu_time", source), ())) for case in (ours, other))
+    times = gpu_times(ours, other)
+    clocks = [("over", ("gpu_time", times[0].source))] if times else []
+    for what, clock in (*clocks, ("interval", ("interval", "events"))):
+        mine, theirs = (np.array(case.totals.get(clock, ())) for case in (ours, other))
         if mine.size and theirs.size and np.median(mine) > 0:
-            found["over"] = float(np.median(theirs) / np.median(mine))
-            if min(mine.size, theirs.size) > 1:
+            found[what] = float(np.median(theirs) / np.median(mine))
+            if what == "over" and min(mine.size, theirs.size) > 1:
                 found["low"], found["high"] = compare.interval(baseline=theirs, candidate=mine)
-            break
-    mine, theirs = (np.array(case.totals.get(("interval", "events"), ())) for case in (ours, other))
-    if mine.size and theirs.size and np.median(mine) > 0:
-        found["interval"] = float(np.median(theirs) / np.median(mine))
     return found
 
 

@@ -93,9 +93,8 @@ def _ends(sizes: pd.DataFrame, column: str) -> list[dict[Any, Any]]:
 def _ratio(row: dict[Any, Any], other: str) -> str:
     ratio, low, high = (float(row[f"{what}_{other}"]) for what in ("over", "low", "high"))
     apart = "" if math.isnan(low) else f" ±{max(ratio - low, high - ratio) / ratio * 100:.1f} %"
-    version = (
-        "" if row["library"] == "aten" else row["library_version"]
-    )  # torch's version is in the line above the table
+    # torch's version is in the line above the table.
+    version = "" if row["library"] == "aten" else row["library_version"]
     name = _text(f" {row['library']} {version}") if other == "library" else ""
     return " ".join(filter(None, [f"{ratio:.2f}×{apart}", name, _code(row["workload"])]))
 

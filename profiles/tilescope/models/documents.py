@@ -11,13 +11,9 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from tilescope.models.advice.finding import Bound, Evidence
+from tilescope.models.advice.finding import meaning as _is
 from tilescope.models.code_change import Moved
 from tilescope.table.run import Run
-
-
-def _is(text: str) -> Meta:
-    return Meta(description=text)
-
 
 Number = float | None
 Kernel = Annotated[str, _is("The kernel's name.")]
@@ -328,6 +324,4 @@ class Runs(Document, kw_only=True, tag="runs"):
 
 
 #: The documents' types by their names.
-TYPES: dict[str, type[Document]] = {
-    "advice": Advice, "comparison": Comparison, "gate": Gate, "run": ShownRun, "runs": Runs, "upgrade": Upgrade,
-}  # fmt: skip
+TYPES = {str(kind.__struct_config__.tag): kind for kind in Document.__subclasses__()}

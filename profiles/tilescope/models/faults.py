@@ -126,9 +126,7 @@ def of_failures(failures: Iterable[Failure]) -> Iterator[tuple[Mapping[str, str]
 def _is_certain(failure: Failure, *, timed: bool) -> bool:
     """Whether the kernel is at fault although other collectors have values of the case: collectors have limits of their own."""
     said = plain(failure.message)
-    if _OUTSIDE.fullmatch(said) or kernel_faults.read(said) or _STATEMENT.fullmatch(said) or _CUDA.search(said):
-        return True
-    if failure.message.startswith("CheckFailed: "):
+    if of_failure(failure).rule in (OUTSIDE, CODE, WRONG) or _STATEMENT.fullmatch(said):
         return True
     crashed = failure.collector in _PREDICTING and "worker crashed (" in said
     return not timed and bool(crashed or failure.collector in _CALLING or _UNCOMPILED.match(failure.message))

@@ -38,8 +38,7 @@ def headline(gate: Gate) -> str:
 def show(gate: Gate) -> None:
     """Prints the headline, the notes, checks that do not pass, and passes whose value changed."""
     terminal.say(f"gate {headline(gate)}", *gate.notes)
-    rows = [check for verdict in (FAIL, UNDECIDED, ABSENT) for check in gate.of(verdict)] + _changed(gate)
-    if rows:
+    if rows := [*_not_passed(gate), *_changed(gate)]:
         print(terminal.render(_HEADINGS, [[check.verdict, *_cells(check)] for check in rows]))
 
 
@@ -53,14 +52,17 @@ def markdown(gate: Gate) -> str:
     parts.append(f"{_escaped(run.device.where)}{target}, {how}.")
     if gate.notes:
         parts.append("\n".join(f"- {_escaped(line)}" for line in gate.notes))
-    told = [check for verdict in (FAIL, UNDECIDED, ABSENT) for check in gate.of(verdict)]
-    if told:
+    if told := _not_passed(gate):
         parts.append(_table(told))
     if changed := _changed(gate):
         parts.append(
             f"<details><summary>{len(changed)} changes within the limits</summary>\n\n{_table(changed)}\n\n</details>"
         )
     return "\n\n".join(parts) + "\n"
+
+
+def _not_passed(gate: Gate) -> list[Check]:
+    return [check for verdict in (FAIL, UNDECIDED, ABSENT) for check in gate.of(verdict)]
 
 
 def _changed(gate: Gate) -> list[Check]:

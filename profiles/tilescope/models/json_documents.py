@@ -55,9 +55,8 @@ def advice(loaded: LoadedRun, table: pd.DataFrame, findings: Iterable[Finding]) 
     """Findings about the cases of ``table`` (the run's, or part of it), and these cases."""
     run = loaded.run
     rows = summary.of_run(loaded, table)
-    wrong = {id(case) for case, _ in impossible.of_table(table, run.device, run.kernels)}
     cases = [
-        {**row, "impossible": id(case) in wrong}
+        {**row, "impossible": bool(impossible.reasons(case, run.device, row["pipe"]))}
         for case, row in zip(gather(table), rows.to_dict("records"), strict=True)
     ]
     return _made(documents.Advice, run=about(loaded), cases=cases, findings=[finding.to_json() for finding in findings])
@@ -95,7 +94,8 @@ def upgrade(found: Upgrade, bisected: Iterable[tuple[str, str]] = ()) -> documen
     return _made(
         documents.Upgrade,
         verdict=found.verdict,
-        **dict(zip(("baseline", "candidate"), (about(side.loaded) for side in sides), strict=True)),
+        baseline=about(found.baseline.loaded),
+        candidate=about(found.candidate.loaded),
         changes=compare.changes(*sides),
         obstacles=compare.obstacles(*sides),
         broken=[vars(failure) for failure in found.broken],

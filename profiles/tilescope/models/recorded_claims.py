@@ -35,9 +35,8 @@ def kept(folder: Path) -> tuple[list[dict[str, Any]], str] | None:
     columns = line["rows"]
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     changed = {name: changes.changed_since(line["files"][name], digests) for name, digests in line["digests"].items()}
-    return [{**row, "changed": not changed[row["kernel"]].isdisjoint(row["functions"])} for row in rows], line[
-        "provenance"
-    ]
+    rows = [{**row, "changed": not changed[row["kernel"]].isdisjoint(row["functions"])} for row in rows]
+    return rows, line["provenance"]
 
 
 def every() -> tuple[pd.DataFrame, str]:

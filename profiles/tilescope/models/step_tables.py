@@ -47,14 +47,8 @@ def kernels(step: Step, ledger: Ledger) -> pd.DataFrame:
     groups: dict[tuple[str, ...], list[Entry]] = {}
     for entry in ledger.entries:
         operator = step.operator(entry.launch)
-        of = pattern(place(entry, operator))
-        key = (
-            function_names.said(entry.launch.name),
-            operator.outer or operator.name,
-            of,
-            operator.direction,
-            operator.site,
-        )
+        function, named = function_names.said(entry.launch.name), operator.outer or operator.name
+        key = (function, named, pattern(place(entry, operator)), operator.direction, operator.site)
         groups.setdefault(key, []).append(entry)
     rows = [
         dict(zip(KERNELS, (*key, len(entries), *_sums(step, ledger, entries)), strict=True))
@@ -127,14 +121,8 @@ def tree(step: Step, ledger: Ledger) -> pd.DataFrame:
         starts[path] = ends[path] = ends[path[:-1]]
         ends[path[:-1]] += nodes[path]["time"]
     rows = [
-        {
-            "path": ".".join(path),
-            "start": starts[path],
-            "module": path[-1],
-            "depth": len(path) - 1,
-            "share": node["time"] / ledger.step if ledger.step else 0.0,
-            **node,
-        }
-        for path, node in ((path, nodes[path]) for path in ordered)
+        {"path": ".".join(path), "start": starts[path], "module": path[-1], "depth": len(path) - 1, **nodes[path]}
+        for path in ordered
     ]
-    return pd.DataFrame(rows, columns=list(TREE)).astype(TREE)
+    found = pd.DataFrame(rows, columns=list(TREE))
+    return found.assign(share=found["time"] / ledger.step if ledger.step else 0.0).astype(TREE)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tilescope.models import preference
 from tilescope.table import helion_config, units
-from tilescope.table.case import config_values
+from tilescope.table.case import Case, config_values
 from tilescope.table.case_table import CaseValues, gather
 from tilescope.table.metrics import METRICS, stall_name
 from tilescope.table.run import Failure
@@ -60,8 +60,7 @@ def configs(table: pd.DataFrame, failures: Iterable[Failure] = (), target: str =
         parts = failure.case.split("/")
         if len(parts) >= 5 and "=" in parts[-1] and (not name or failure.concerns(name)):
             impl, direction, workload, config = parts[-4:]
-            dtype = next((p for p in workload.split("-")[1:] if not p.startswith("s")), "")
-            key = (impl, direction, workload, dtype, config)
+            key = (impl, direction, workload, Case("", impl, direction, workload).dtype, config)
             reasons.setdefault(key, f"{failure.collector}: {failure.message}")
             known.setdefault(key, dict(zip(index, key, strict=True)))
     cells = [{**case, "reason": reasons.get(key, "")} for key, case in known.items()]

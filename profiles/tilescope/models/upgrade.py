@@ -65,10 +65,8 @@ class Upgrade:
     def alone(self) -> list[str]:
         """The cases that one side alone has and that did not fail, and the functions that a case launches on one side alone, a line each."""
         sides, found = (self.baseline.loaded, self.candidate.loaded), []
-        gone, tables = (
-            {readable(one.case) for side in sides for one in side.run.failures},
-            [side.table for side in sides],
-        )
+        gone = {readable(one.case) for side in sides for one in side.run.failures}
+        tables = [side.table for side in sides]
         for columns in (NAMED, [*NAMED, "function"]):
             held = [set(table[columns].itertuples(index=False, name=None)) for table in tables]
             for name, only in zip(self.names, (held[0] - held[1], held[1] - held[0]), strict=True):

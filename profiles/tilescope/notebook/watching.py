@@ -106,15 +106,11 @@ class Watch:
         self.script = Path(script)
         if not self.script.is_file():
             raise ValueError(f"{script} does not exist")
-        self._options: dict[str, Any] = {
-            "arguments": tuple(arguments),
-            "target": target,
-            "collect": tuple(collect),
-            "runs_dir": runs_dir,
-        }
         if not collect:
             quick = [name for name in collectors.COLLECTORS if name not in ("check", "ncu", *collectors.OPTIONAL)]
-            self._options["collect"] = [name for name in quick if not collectors.load(name).unavailable()]
+            collect = [name for name in quick if not collectors.load(name).unavailable()]
+        given = {"arguments": list(arguments), "target": target, "collect": list(collect), "runs_dir": runs_dir}
+        self._options: dict[str, Any] = given
         self._sampling = "interpreter_limit" not in (settings or {})
         self._settings = {"interpreter_limit": _LIMIT, **(settings or {})}
         #: Oldest first. A version that a save ended before it was ready is not among them; its number is not used again.

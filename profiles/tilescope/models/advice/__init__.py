@@ -120,8 +120,5 @@ def warned(subject: Subject, warnings: Iterable[Failure]) -> Iterator[Finding]:
 def cannot_be(subject: Subject) -> Iterator[Finding]:
     """A finding, without a bound, for each reason why the case's measurements are impossible."""
     for reason in impossible.reasons(subject.case, subject.device, str(subject.row["pipe"])):
-        values: list[Evidence | None] = [
-            subject.roof_of(name, known) if name.startswith("roof_") else evidence(name, known)
-            for name, known in reason.proof
-        ]
+        values = [evidence(name, known) for name, known in reason.proof]
         yield subject.finding(reason.rule, f"Impossible: {reason.said}", reason.remedy, values)

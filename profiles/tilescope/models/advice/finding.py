@@ -30,7 +30,7 @@ WORTH = 1.05
 _ROOF = "roof_"
 
 
-def _is(text: str) -> Meta:
+def meaning(text: str) -> Meta:
     """A description in the JSON Schema of ``documents``."""
     return Meta(description=text)
 
@@ -39,10 +39,10 @@ def _is(text: str) -> Meta:
 class Evidence:
     """One value that supports a finding."""
 
-    metric: Annotated[str, _is("A metric, or roof_hbm and the like for a device's roof.")]
-    value: Annotated[float, _is("In unit.")]
-    unit: Annotated[str, _is("A base unit: second, byte, ratio, count, …")]
-    source: Annotated[str, _is("Its origin: a collector, model, or a roof's origin.")]
+    metric: Annotated[str, meaning("A metric, or roof_hbm and the like for a device's roof.")]
+    value: Annotated[float, meaning("In unit.")]
+    unit: Annotated[str, meaning("A base unit: second, byte, ratio, count, …")]
+    source: Annotated[str, meaning("Its origin: a collector, model, or a roof's origin.")]
 
     @property
     def label(self) -> str:
@@ -69,11 +69,13 @@ class Bound:
     win more.
     """
 
-    ratio: Annotated[float, _is("The speedup: measured where timed, an upper bound where most, otherwise an estimate.")]
-    formula: Annotated[str, _is("The origin of the ratio.")]
-    clock: Annotated[Literal["gpu_time", "interval"], _is("The time that would shrink.")] = "gpu_time"
-    timed: Annotated[bool, _is("Whether the remedy itself was timed.")] = False
-    most: Annotated[bool, _is("Whether no implementation can win more.")] = False
+    ratio: Annotated[
+        float, meaning("The speedup: measured where timed, an upper bound where most, otherwise an estimate.")
+    ]
+    formula: Annotated[str, meaning("The origin of the ratio.")]
+    clock: Annotated[Literal["gpu_time", "interval"], meaning("The time that would shrink.")] = "gpu_time"
+    timed: Annotated[bool, meaning("Whether the remedy itself was timed.")] = False
+    most: Annotated[bool, meaning("Whether no implementation can win more.")] = False
 
     @property
     def text(self) -> str:

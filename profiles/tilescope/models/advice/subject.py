@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,10 +130,6 @@ class Subject:
         ceiling = roofs.roof(self.device, name)
         return Evidence(f"roof_{name}", ceiling.value, ceiling.unit, ceiling.origin) if ceiling else None
 
-    def roof_of(self, name: str, known: Known) -> Evidence:
-        """A roof's value as evidence: ``name`` is ``roof_hbm``, its source the roof's origin."""
-        return Evidence(name, known.value, ceilings.unit(name.removeprefix("roof_")), known.source)
-
     def bound(self, ratio: float, formula: str, launch: LaunchValues | None = None, *, hides: bool = False) -> Bound:
         """The case's speedup if the launch (None: all) becomes ``ratio`` times faster.
 
@@ -168,7 +164,7 @@ class Subject:
         rule: str,
         title: str,
         remedy: str,
-        values: list[Evidence | None],
+        values: Sequence[Evidence | None],
         bound: Bound | None = None,
         *,
         launch: LaunchValues | None = None,
@@ -181,8 +177,9 @@ class Subject:
 
 
 def evidence(metric: str, known: Known) -> Evidence:
-    """A known value as evidence; METRICS has its unit."""
-    return Evidence(metric, known.value, METRICS[metric].unit, known.source)
+    """A known value as evidence. ``metric`` may be a roof, as ``roof_hbm``, whose source is its origin."""
+    unit = METRICS[metric].unit if metric in METRICS else ceilings.unit(metric.removeprefix("roof_"))
+    return Evidence(metric, known.value, unit, known.source)
 
 
 def launches(case: CaseValues) -> Iterator[LaunchValues]:
