@@ -40,8 +40,8 @@ def test_lines_add_up_and_reasons_are_parts(sampled):
     assert stalls["probe_kernels.py", 9] == 3820
     assert stalls["standard.py", 191] == 1470
     assert by_line(sampled, "instructions_executed")["probe_kernels.py", 12] == 8_912_896
-    table = ncu_csv.read_source(TEXT)
-    printed = table[table["Line No"] != ""]["Warp Stall Sampling (All Samples)"].astype(int).sum()
+    lines = [line for launch in source_page.launches(TEXT) for line in launch.lines()]
+    printed = sum(int(line["Warp Stall Sampling (All Samples)"]) for line in lines if line["Line No"])
     assert sampled.loc[sampled["metric"] == "stall_samples", "value"].sum() == printed
     # 16384 x 4096 bfloat16 numbers, read once and written once.
     assert by_line(sampled, "requested_bytes_read") == {("probe_kernels.py", 9): 134_217_728}
@@ -80,9 +80,10 @@ def test_launches_of_one_function_stay_apart():
 def same_code(caller, spoil=False):
     """The launch's own instructions as the compiler would list them, library lines given to their callers."""
     code, line = [], 0
-    launch = ncu_csv.read_source(source_page.launches(TEXT)[0].text)
-    first = min(int(address, 16) for address in launch["Address"] if address.startswith("0x"))
-    for number, address, instruction in zip(launch["Line No"], launch["Address"], launch["Source (SASS)"], strict=True):
+    lines = source_page.launches(TEXT)[0].lines()
+    first = min(int(cells["Address"], 16) for cells in lines if cells["Address"].startswith("0x"))
+    for cells in lines:
+        number, address, instruction = cells["Line No"], cells["Address"], cells["Source (SASS)"]
         line = caller.get(number, int(number)) if number else line
         if address.startswith("0x"):
             text = "NOP" if spoil else instruction

@@ -6,11 +6,10 @@ import io
 import itertools
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tilescope.collectors.ncu import counters, ncu_csv, rules, source
+from tilescope.collectors.ncu import counters, ncu_csv, rules, source, source_page
 from tilescope.table import absent, launch_configs, schema
 from tilescope.table.case import Case
 from tilescope.table.metrics import METRICS
@@ -41,43 +40,40 @@ def cells(printed):
 )
 def test_raw_page_keeps_every_cell(name, launches, columns):
     header, units, *rows = cells(text(name))
-    table = ncu_csv.read_raw(text(name))
-    assert table.shape == (launches, columns)
-    assert list(table.columns.get_level_values("counter")) == header
-    assert list(table.columns.get_level_values("unit")) == units
-    assert table.to_numpy().tolist() == rows
+    (table,) = ncu_csv.raw_pages(text(name))
+    assert (len(table.rows), len(table.header)) == (launches, columns)
+    assert (table.header, table.units, table.rows) == (header, units, rows)
 
 
 def test_details_page_keeps_every_cell():
     header, *rows = cells(text("details_rules_h200.csv"))
     table = ncu_csv.read_details(text("details_rules_h200.csv"))
-    assert table.shape == (152, 20)
-    assert list(table.columns) == header
-    for (_, read), row in zip(table.iterrows(), rows, strict=True):
-        assert read.dropna().tolist() == row
-    rules = table[table["Rule Name"].fillna("") != ""]
+    assert table == [dict(zip(header, row, strict=False)) for row in rows]
+    assert len(table) == 152
+    rules = [row for row in table if row.get("Rule Name")]
     assert len(rules) == sum(len(row) == 20 for row in rows) == 10
-    compression = rules[rules["Rule Name"] == "MemoryL2Compression"].iloc[0]
+    compression = next(row for row in rules if row["Rule Name"] == "MemoryL2Compression")
     assert ncu_csv.number(compression["Estimated Speedup"]) == 29.51
     assert "L2 Compression unit" in compression["Rule Description"]
 
 
 def test_source_page_keeps_every_cell():
     rows = cells(text("source_cuda_sass_h200.csv.gz"))
-    table = ncu_csv.read_source(text("source_cuda_sass_h200.csv.gz"))
+    launches = source_page.launches(text("source_cuda_sass_h200.csv.gz"))
+    assert [launch.function for launch in launches] == [SOFTMAX, MATMUL]
     kept = [row for row in rows if row[0] not in ("File Path", "Function Name", "Line No")]
-    assert len(table) == len(kept) == 1350
-    assert set(table["Function Name"]) == {SOFTMAX, MATMUL}
-    assert sum(table.notna().sum()) - 2 * len(table) == sum(len(row) for row in kept)
-    first = table.iloc[0]
+    table = [line for launch in launches for line in launch.lines()]
+    assert [list(line.values())[1:] for line in table] == kept
+    assert len(kept) == 1350
+    first = table[0]
     assert first["Line No"] == "170"
     assert first["Source"] == "return core.maximum(a, b)"
     assert first["File Path"].endswith("triton/language/standard.py")
-    assert table.iloc[1]["Source (SASS)"] == "      FMNMX R18, R4, R15, !PT"
+    assert table[1]["Source (SASS)"] == "      FMNMX R18, R4, R15, !PT"
     assert ncu_csv.number(first["Thread Instructions Executed"]) == 96468992
 
 
-@pytest.mark.parametrize("reader", [ncu_csv.read_raw, ncu_csv.read_details, ncu_csv.read_source])
+@pytest.mark.parametrize("reader", [ncu_csv.raw_pages, ncu_csv.read_details, source_page.launches])
 @pytest.mark.parametrize(
     "printed", ["", "ok 1.5\n==PROF== Connected to process 1\n==WARNING== No kernels were profiled.\n"]
 )
@@ -91,17 +87,17 @@ def test_noise_before_between_and_after_is_left_out():
     lines = [
         '"ID",' + header, units, "step 3, loss 0.5", rows[0], "==PROF== Disconnected", '"quoted, but no row"', rows[1],
     ]  # fmt: skip
-    table = ncu_csv.read_raw('hello, "world"\n' + "\n".join(lines) + "\ngoodbye,1,2\n")
-    assert table.xs("Kernel Name", axis=1, level="counter").iloc[:, 0].tolist() == [SOFTMAX, MATMUL]
+    (table,) = ncu_csv.raw_pages('hello, "world"\n' + "\n".join(lines) + "\ngoodbye,1,2\n")
+    assert [row["Kernel Name"] for row in table.records()] == [SOFTMAX, MATMUL]
 
 
 def test_an_incomplete_row_keeps_its_cells():
     lines = text("raw_37_metrics_h200.csv").split('"ID",', 1)[1].splitlines()
     cut = lines[3][: lines[3].index('"dram') if '"dram' in lines[3] else 900].rpartition(",")[0]
-    table = ncu_csv.read_raw('"ID",' + "\n".join([lines[0], lines[1], lines[2], cut]))
-    assert len(table) == 2
-    assert table.iloc[1, -1] == ""
-    assert table.iloc[0, -1] != ""
+    (table,) = ncu_csv.raw_pages('"ID",' + "\n".join([lines[0], lines[1], lines[2], cut]))
+    whole, incomplete = table.records()
+    assert len(incomplete) < len(whole) == len(table.header)
+    assert whole["Kernel Name"] and incomplete["Kernel Name"]
 
 
 @given(st.floats(-1e15, 1e15).map(lambda x: round(x, 2)))
@@ -201,11 +197,12 @@ def test_finish_gives_each_case_its_launches(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
         c.slug + counters.SUFFIX for c in (CASE, BACKWARD, PRODUCT)
     )
-    whole = ncu_csv.read_raw(log)
+    (whole,) = ncu_csv.raw_pages(log)
     for case, expected in ((CASE, [0]), (BACKWARD, [1, 2]), (PRODUCT, [3])):
         artefact = tmp_path / (case.slug + counters.SUFFIX)
-        kept = ncu_csv.read_raw(gzip.decompress(artefact.read_bytes()).decode())
-        pd.testing.assert_frame_equal(kept, whole.iloc[expected].reset_index(drop=True))
+        (kept,) = ncu_csv.raw_pages(gzip.decompress(artefact.read_bytes()).decode())
+        assert (kept.header, kept.units) == (whole.header, whole.units)
+        assert kept.rows == [whole.rows[number] for number in expected]
         assert counters.parse(artefact, case)["launch"].unique().tolist() == list(range(len(expected)))
 
 

@@ -26,7 +26,7 @@ def details(*launches):
         for number, (name, case) in enumerate(launches)
         for _ in range(2)
     ]
-    return pd.DataFrame(rows)
+    return rows
 
 
 def test_the_page_is_divided_among_the_cases():
@@ -71,7 +71,7 @@ def ncu(monkeypatch, folder, script):
 
 @pytest.mark.parametrize("printed", [True, False], ids=["in the log", "in the report"])
 def test_finish_reads_the_report_back_and_removes_it(printed, tmp_path, monkeypatch):
-    order = details(("softmax_kernel", SOFTMAX)).assign(**{"Metric Name": "m", "Metric Value": "1"})
+    order = pd.DataFrame(details(("softmax_kernel", SOFTMAX))).assign(**{"Metric Name": "m", "Metric Value": "1"})
     table = order.to_csv(index=False, quoting=1)
     (tmp_path / counters.LOG).write_text("==PROF== Connected\n" + (table if printed else ""))
     (tmp_path / "report.ncu-rep").touch()

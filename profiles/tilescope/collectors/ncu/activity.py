@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -54,14 +53,13 @@ def samples(artefact: Path) -> pd.DataFrame:
 
     The share of ``SMs`` is that of the cycles in which a multiprocessor had a warp. A launch without samples has no rows.
     """
-    table = ncu_csv.read_raw(bounded_reading.text(bounded_reading.content(artefact)))
-    names = [str(name) for name in table.columns.get_level_values("counter")]
-    rows = [dict(zip(names, cells, strict=True)) for cells in table.itertuples(index=False, name=None)]
+    tables = ncu_csv.raw_pages(bounded_reading.text(bounded_reading.content(artefact)))
+    rows = [row for table in tables for row in table.records()]
     found = [part for launch, printed in enumerate(rows) for part in _of_launch(launch, printed)]
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=list(COLUMNS))
 
 
-def _of_launch(launch: int, printed: dict[str, Any]) -> Iterator[pd.DataFrame]:
+def _of_launch(launch: int, printed: dict[str, str]) -> Iterator[pd.DataFrame]:
     interval, issued, per_cycle = (_values(printed, name) for name in (INTERVAL, ISSUED, PER_CYCLE))
     if not len(interval) or not len(issued) or len(issued) != len(per_cycle) or not per_cycle.any():
         return
@@ -78,9 +76,9 @@ def _of_launch(launch: int, printed: dict[str, Any]) -> Iterator[pd.DataFrame]:
             yield pd.DataFrame({"launch": launch, "function": printed["Kernel Name"], "unit": unit, **shares})
 
 
-def _values(printed: dict[str, Any], name: str) -> np.ndarray:
+def _values(printed: dict[str, str], name: str) -> np.ndarray:
     """The parts of a counter whose name ends so: ncu prints them in parentheses, after the total."""
-    cell = next((str(text) for counter, text in printed.items() if counter.endswith(name)), "")
+    cell = next((text for counter, text in printed.items() if counter.endswith(name)), "")
     parts = cell.rpartition("(")[2].rstrip(")").split(";")
     numbers = [ncu_csv.number(part) for part in parts]
     return np.array([value for value in numbers if value is not None])

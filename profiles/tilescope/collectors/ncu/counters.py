@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tilescope.collectors.ncu import ncu_csv
@@ -201,18 +199,19 @@ def finish(folder: Path, cases: Sequence[Case]) -> None:
     """
     text = take_log(folder)
     try:
-        table = ncu_csv.read_raw(text)
+        tables = ncu_csv.raw_pages(text)
     except ncu_csv.NcuFormatError as error:
         found = obstacle(text)
         if cases or found:
             raise NcuError(found or explain(text) or "ncu printed neither counters nor a reason") from error
         return
-    counters_of = table.columns.get_level_values("counter")
-    for case, own in rows_of(table.set_axis(counters_of, axis=1), cases).items():
-        header = [table.columns.get_level_values(level) for level in ("counter", "unit")]
-        rows = table[own].itertuples(index=False, name=None)
-        text = ncu_csv.text_of([*header, *rows])
-        (folder / (case.slug + SUFFIX)).write_bytes(gzip.compress(text.encode(), mtime=0))
+    parts: dict[Case, str] = {}
+    for table in tables:
+        for case, own in rows_of(table.records(), cases).items():
+            rows = (table.rows[number] for number in own)
+            parts[case] = parts.get(case, "") + ncu_csv.text_of([table.header, table.units, *rows])
+    for case, part in parts.items():
+        (folder / (case.slug + SUFFIX)).write_bytes(gzip.compress(part.encode(), mtime=0))
 
 
 def take_log(folder: Path) -> str:
@@ -231,18 +230,20 @@ def take_log(folder: Path) -> str:
         log.unlink(missing_ok=True)
 
 
-def rows_of(table: pd.DataFrame, cases: Sequence[Case]) -> dict[Case, npt.NDArray[np.bool_]]:
-    """A mask of the rows of each case that has any in ncu's table, by the names of NVTX ranges.
+def rows_of(rows: Sequence[Mapping[str, str]], cases: Sequence[Case]) -> dict[Case, list[int]]:
+    """The places of the rows of each case that has any in ncu's table, by the names of NVTX ranges.
 
     No slug is part of another, because each ends in a digest. An ncu that prints no ranges serves a single case only; for more
     NcuError is raised.
     """
-    nvtx = [place for place, name in enumerate(table.columns) if "_Range:" in name]
-    if not nvtx and len(cases) > 1:
+    nvtx = any("_Range:" in name for row in rows for name in row)
+    if rows and not nvtx and len(cases) > 1:
         raise NcuError("this ncu prints no NVTX ranges: install a newer Nsight Compute, or profile one case at a time")
-    opened = [" ".join(row) for row in table.iloc[:, nvtx].fillna("").itertuples(index=False, name=None)]
-    found = {case: np.array([not nvtx or RANGE + case.slug in text for text in opened], dtype=bool) for case in cases}
-    return {case: own for case, own in found.items() if own.any()}
+    opened = [" ".join(cell for name, cell in row.items() if "_Range:" in name) for row in rows]
+    found = {
+        case: [place for place, text in enumerate(opened) if not nvtx or RANGE + case.slug in text] for case in cases
+    }
+    return {case: own for case, own in found.items() if own}
 
 
 @bounded_reading.parser
@@ -251,17 +252,13 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
 
     ``artefact`` is ncu's raw page as CSV, compressed or not, with or without other lines of ncu and the application.
     """
-    table = ncu_csv.read_raw(bounded_reading.text(bounded_reading.content(artefact)))
-    names = [str(name) for name in table.columns.get_level_values("counter")]
-    units = [str(unit) for unit in table.columns.get_level_values("unit")]
+    pages = ncu_csv.raw_pages(bounded_reading.text(bounded_reading.content(artefact)))
     rows: list[dict[str, Any]] = []
-    for launch, cells in enumerate(table.itertuples(index=False, name=None)):
-        printed = dict(zip(names, cells, strict=True))
-        found = metrics(values(zip(names, units, cells, strict=True)), printed.get("CC", ""))
-        rows += [
-            case.row(metric, value, "ncu", launch=launch, function=printed["Kernel Name"])
-            for metric, value in found.items()
-        ]
+    for launch, (table, cells) in enumerate((page, cells) for page in pages for cells in page.rows):
+        printed = dict(zip(table.header, cells, strict=False))
+        found = metrics(values(zip(table.header, table.units, cells, strict=False)), printed.get("CC", ""))
+        function = printed.get("Kernel Name", "")
+        rows += [case.row(metric, value, "ncu", launch=launch, function=function) for metric, value in found.items()]
     return absent.without(schema.frame(rows))
 
 

@@ -1,7 +1,7 @@
 """Reads the output of the Nsight Compute CLI with ``--csv``, keeping every cell.
 
 The text may have other lines before, after and between: ncu's own ``==PROF==`` lines and output of the application. Another program
-may have saved the tables anew: with semicolons or tabs, without quotes, with a column of row numbers. Pure: text -> frame of strings.
+may have saved the tables anew: with semicolons or tabs, without quotes, with a column of row numbers. Pure: text -> cells.
 Numbers are read by ``number`` and ``in_base``.
 """
 
@@ -12,8 +12,6 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-
-import pandas as pd
 
 from tilescope.files import delimited
 
@@ -86,37 +84,26 @@ class Table:
         """Whether it is of the raw page, with a column for each counter."""
         return _METRIC not in self.header
 
+    def records(self) -> list[dict[str, str]]:
+        """The cells of each row by column. A dying process may print an incomplete row."""
+        return [dict(zip(self.header, row, strict=False)) for row in self.rows]
+
 
 _METRIC, _FUNCTION, _ID = "Metric Name", "Kernel Name", "ID"
 #: The beginning of the cells that pandas writes where a header has two lines and a column one name.
 _UNNAMED = "Unnamed: "
 
 
-def read_raw(text: str) -> pd.DataFrame:
-    """The raw page: a row for each launch and a column for each counter, with cells as printed.
-
-    Columns have two levels, ``counter`` and ``unit``. Several tables (of several processes) are joined. Raises NcuFormatError where
-    there is no table.
-    """
-    return joined_raw(tables(text))
-
-
-def joined_raw(found: Iterable[Table]) -> pd.DataFrame:
-    """The raw pages among these tables, as ``read_raw`` has them."""
-    frames: list[pd.DataFrame] = []
-    for table in found:
-        if table.raw:
-            columns = pd.MultiIndex.from_arrays([table.header, table.units], names=["counter", "unit"])
-            # A dying process may print an incomplete row.
-            frames.append(pd.DataFrame(_filled(table, ""), columns=columns, dtype="str"))
-    if not frames:
-        raise NcuFormatError(
-            "no raw page of ncu in this text: it was not made with --csv --page raw, or nothing was profiled"
-        )
-    return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
+def raw_pages(text: str) -> list[Table]:
+    """The tables of the raw page, with a row for each launch: one of each process. Raises NcuFormatError where there is none."""
+    if found := [table for table in tables(text) if table.raw]:
+        return found
+    raise NcuFormatError(
+        "no raw page of ncu in this text: it was not made with --csv --page raw, or nothing was profiled"
+    )
 
 
-def read_details(text: str) -> pd.DataFrame:
+def read_details(text: str) -> list[dict[str, str]]:
     """The details page: a row for each metric or rule of a launch, with cells as printed.
 
     The row of a rule has ``Rule Name`` and perhaps ``Estimated Speedup`` (percent). Cells that ncu omits at the end of a row are
@@ -124,47 +111,8 @@ def read_details(text: str) -> pd.DataFrame:
     """
     for table in tables(text):
         if not table.raw:
-            # Rows of metrics end after the value with one comma too many; those of rules are complete.
-            return pd.DataFrame(_filled(table, None), columns=table.header, dtype="str")
+            return table.records()
     raise NcuFormatError("no details page of ncu in this text: it was not made with --csv --page details")
-
-
-def _filled(table: Table, absent: str | None) -> list[list[str | None]]:
-    return [[*row, *[absent] * (len(table.header) - len(row))] for row in table.rows]
-
-
-def read_source(text: str) -> pd.DataFrame:
-    """The source page made with ``--print-source cuda,sass``: a row for each source line or instruction.
-
-    ncu prints a table for each file and function; ``File Path`` and ``Function Name`` become columns. The second column called
-    ``Source``, the instruction, is ``Source (SASS)`` here. Tables with different counters are joined by name; a counter that a
-    table lacks is absent. Raises NcuFormatError where there is no table.
-    """
-    frames: list[pd.DataFrame] = []
-    place: dict[str, str] = {}
-    header: list[str] = []
-    rows: list[list[str]] = []
-
-    def close() -> None:
-        if header:
-            names = [n if i == header.index(n) else f"{n} (SASS)" for i, n in enumerate(header)]
-            table = pd.DataFrame(rows, columns=names, dtype="str")
-            frames.append(table.assign(**place)[[*place, *names]])
-
-    for row in csv.reader(io.StringIO(text)):
-        if len(row) == 2 and row[0] in ("File Path", "Function Name"):
-            close()
-            header, rows = [], []
-            place = {**place, row[0]: row[1]}
-        elif row[:2] == ["Line No", "Source"]:
-            close()
-            header, rows = row, []
-        elif header and len(row) == len(header):
-            rows.append(row)
-    close()
-    if not frames:
-        raise NcuFormatError("no source page of ncu in this text: it was not made with --csv --page source")
-    return pd.concat(frames, ignore_index=True)
 
 
 def tables(text: str) -> Iterator[Table]:

@@ -6,7 +6,7 @@ those of the ``ncu`` collector. Rules are text, so the table gets no rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -42,22 +42,23 @@ def finish(folder: Path, cases: Sequence[Case]) -> None:
     """
     text = counters.take_log(folder)
     try:
-        table = ncu_csv.read_details(text)
+        details = ncu_csv.read_details(text)
     except ncu_csv.NcuFormatError as error:
         if cases:
             raise counters.NcuError(counters.explain(text) or "ncu printed neither rules nor a reason") from error
         return
     rules = read(text)
-    for case, own in launches(table, cases).items():
+    for case, own in launches(details, cases).items():
         ncu_rules.write(folder / (case.slug + SUFFIX), case, [rule for rule in rules if rule.launch in own])
 
 
 def read(text: str) -> list[NcuRule]:
     """The rules of a details page (``--page details --csv``), in ncu's order. Raises NcuFormatError for another text."""
-    table = ncu_csv.read_details(text).fillna("")
     rules = []
-    for row in table[table["Rule Name"] != ""].to_dict("records"):
-        percent = ncu_csv.number(row["Estimated Speedup"])
+    for row in ncu_csv.read_details(text):
+        if not row.get("Rule Name"):
+            continue
+        percent = ncu_csv.number(row.get("Estimated Speedup", ""))
         rules.append(
             NcuRule(
                 launch=int(row["ID"]),
@@ -67,15 +68,16 @@ def read(text: str) -> list[NcuRule]:
                 kind=row["Rule Type"],
                 text=row["Rule Description"],
                 speedup=None if percent is None else percent / 100,
-                scope=row["Estimated Speedup Type"],
+                scope=row.get("Estimated Speedup Type", ""),
             )
         )
     return rules
 
 
-def launches(table: pd.DataFrame, cases: Sequence[Case]) -> dict[Case, set[int]]:
+def launches(details: Sequence[Mapping[str, str]], cases: Sequence[Case]) -> dict[Case, set[int]]:
     """ncu's numbers of each case's launches, from a details page."""
-    return {case: set(table.loc[own, "ID"].astype(int)) for case, own in counters.rows_of(table, cases).items()}
+    found = counters.rows_of(details, cases)
+    return {case: {int(details[place]["ID"]) for place in own} for case, own in found.items()}
 
 
 @bounded_reading.parser

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,24 +58,23 @@ def finish(folder: Path, cases: Sequence[Case]) -> None:
         (folder / (case.slug + SUFFIX)).write_bytes(gzip.compress(tables.encode(), mtime=0))
 
 
-def divide(page: str, details: pd.DataFrame, cases: Sequence[Case]) -> dict[Case, str]:
+def divide(page: str, details: Sequence[Mapping[str, str]], cases: Sequence[Case]) -> dict[Case, str]:
     """Each case's part of a source page. ``details`` is the details page of the same report, with the launches' numbers.
 
     Both pages have the same order, but the source page omits launches without source lines.
     """
     owners = {launch: case for case, own in rules.launches(details, cases).items() for launch in own}
-    names = details.drop_duplicates("ID").set_index("ID")["Kernel Name"]
-    waiting = [(int(launch), name) for launch, name in names.items()]
-    found: dict[Case, list[str]] = {}
-    for tables in source_page.launches(page):
-        place = next((i for i, (_, name) in enumerate(waiting) if name == tables.function), None)
+    waiting = list({int(row["ID"]): row["Kernel Name"] for row in details}.items())
+    found: dict[Case, list[list[str]]] = {}
+    for launch in source_page.launches(page):
+        place = next((i for i, (_, name) in enumerate(waiting) if name == launch.function), None)
         if place is None:
             continue
         case = owners.get(waiting[place][0])
         waiting = waiting[place + 1 :]
         if case is not None:
-            found.setdefault(case, []).append(tables.text)
-    return {case: "".join(texts) for case, texts in found.items()}
+            found.setdefault(case, []).extend(launch.rows)
+    return {case: ncu_csv.text_of(rows) for case, rows in found.items()}
 
 
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
@@ -97,7 +96,7 @@ def _code(artefact: Path) -> dict[str, list[compiled_text.Text]]:
     return {entry["function"]: compiled_text.read("sass", entry["stages"]["sass"], entry["file"]) for entry in launches}
 
 
-def _details(log: str, report: Path) -> pd.DataFrame:
+def _details(log: str, report: Path) -> list[dict[str, str]]:
     """The details page, from the log or, where this ncu prints nothing when it writes a report, from the report."""
     try:
         return ncu_csv.read_details(log)
