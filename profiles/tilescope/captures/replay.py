@@ -71,16 +71,12 @@ class NoReference:
 
 @dataclass(frozen=True)
 class CapturedSpec(KernelSpec):
-    """A kernel of captured launches.
+    """A kernel of captured launches. ``record(workload)`` is a launch's record (see ``recorder``).
 
-    ``counted(workload)`` is the interpreter's artefact of the launch; None where it was not interpreted at the capture.
-    ``waited(workload)`` are the seconds of an interpretation that was stopped. ``after(workload)`` is the first kernel that was not
-    launched at the capture before this launch, whose inputs may be wrong then; empty without one.
+    The record has the interpreter's ``artefact``, a path, where the interpreter made the launch at the capture.
     """
 
-    counted: Callable[[Workload], Path | None] = lambda workload: None
-    waited: Callable[[Workload], float] = lambda workload: 0.0
-    after: Callable[[Workload], str] = lambda workload: ""
+    record: Callable[[Workload], Mapping[str, Any]] = lambda workload: {}
 
 
 class Records:
@@ -129,9 +125,7 @@ class Records:
             cost=self.cost,  # type: ignore[arg-type]
             tolerance={},
             passes=(FORWARD,),
-            counted=self.counted,
-            waited=self.waited,
-            after=lambda workload: str(self.launches[self._number(workload)].get("after", "")),
+            record=self.record,
         )
 
     def inputs(self, workload: Workload, device: Any) -> dict[str, Any]:
@@ -184,14 +178,11 @@ class Records:
             return BytesOnly(0, read, written, pipe)
         return None
 
-    def counted(self, workload: Workload) -> Path | None:
+    def record(self, workload: Workload) -> dict[str, Any]:
         """See ``CapturedSpec``."""
-        artefact = self.folder / COUNTED_FILE.format(self._number(workload))
-        return artefact if artefact.is_file() else None
-
-    def waited(self, workload: Workload) -> float:
-        """See ``CapturedSpec``."""
-        return float(self.launches[self._number(workload)].get("waited", 0.0))
+        number = self._number(workload)
+        artefact = self.folder / COUNTED_FILE.format(number)
+        return {**self.launches[number], **({"artefact": artefact} if artefact.is_file() else {})}
 
     def _number(self, workload: Workload) -> int:
         return next(number for number, known in enumerate(self.workloads) if known.id == workload.id)

@@ -66,10 +66,11 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     from tilescope.interpreter import blocks  # noqa: PLC0415 (it imports triton)
 
     # A captured launch may have been counted in the user's process, with the values there.
-    if hasattr(spec, "counted") and (known := spec.counted(spec.workload(case.workload))):
+    captured = _captured(case, spec) or {}
+    if known := captured.get("artefact"):
         shutil.copyfile(known, out)
         return
-    with without_gpu(case), _doubtful_inputs(case, spec):
+    with without_gpu(case), _doubtful_inputs(captured.get("after", "")):
         try:
             if settings.get("not_finite"):
                 raise blocks.NeedsValues
@@ -88,15 +89,20 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     write(records, out, assumed)
 
 
+def _captured(case: Case, spec: Any) -> Mapping[str, Any] | None:
+    """The record of a captured launch; None for a case of another kernel."""
+    return spec.record(spec.workload(case.workload)) if hasattr(spec, "record") else None
+
+
 @contextlib.contextmanager
-def _doubtful_inputs(case: Case, spec: Any) -> Iterator[None]:
-    """Says of a captured launch whose inputs an earlier launch should have made that it cannot be interpreted, not that it is wrong."""
+def _doubtful_inputs(kernel: str) -> Iterator[None]:
+    """Says of a launch whose inputs ``kernel``, if there is one, should have made that it cannot be interpreted, not that it is wrong."""
     from tilescope.interpreter import interpret  # noqa: PLC0415 (it imports triton)
 
     try:
         yield
     except interpret.InterpretationFailed as error:
-        if hasattr(spec, "after") and (kernel := spec.after(spec.workload(case.workload))):
+        if kernel:
             raise NotApplicable(f"{kernel} was not made before it, so its inputs may be wrong: {error}") from error
         raise
 
@@ -190,11 +196,10 @@ def _count(
     records: list[_Counted] = []
     left_out: set[tuple[int, int]] = set()
     counting = False
-    captured = hasattr(spec, "counted")
-    limit = float(settings.get("interpreter_limit", CAPTURED_LIMIT if captured else LIMIT))
-    sample = min(SAMPLE, limit * SAMPLE / CAPTURED_LIMIT) if captured else 0.0
-    waited = spec.waited(spec.workload(case.workload)) if captured else 0.0
-    allowance = interpret.Allowance(limit, waited=waited)
+    captured = _captured(case, spec)
+    limit = float(settings.get("interpreter_limit", LIMIT if captured is None else CAPTURED_LIMIT))
+    sample = 0.0 if captured is None else min(SAMPLE, limit * SAMPLE / CAPTURED_LIMIT)
+    allowance = interpret.Allowance(limit, waited=float((captured or {}).get("waited", 0.0)))
     progress: Callable[[str], None] | None = settings.get("progress")
 
     def launched(launch: Launch) -> None:
