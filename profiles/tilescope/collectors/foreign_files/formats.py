@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, cast
+from types import ModuleType
 
 from tilescope.collectors.foreign_files import (
     helion_autotune,
@@ -18,27 +17,15 @@ from tilescope.collectors.foreign_files import (
     tritonparse,
     unread,
 )
-from tilescope.collectors.foreign_files.contents import Contents
 from tilescope.files import bounded_reading
 
 #: Bytes of a file that formats are recognised by.
 HEAD = 256 << 10
 
 
-class Format(Protocol):
-    """A format's module, as the package describes it."""
-
-    NAME: str
-    reads: Callable[[bytes, str], bool]
-    read: Callable[[Path], Contents]
-
-
 #: Every format, in the order of recognition: those with certain first bytes come first, and ncu's CSV last.
-FORMATS = cast(
-    "tuple[Format, ...]",
-    (
-        ncu_report, perfetto_trace, helion_autotune, inductor_autotune, tritonparse, proton, lanes_trace, profiler_trace, ncu_csv,
-    ),
+FORMATS: tuple[ModuleType, ...] = (
+    ncu_report, perfetto_trace, helion_autotune, inductor_autotune, tritonparse, proton, lanes_trace, profiler_trace, ncu_csv,
 )  # fmt: skip
 
 
@@ -47,7 +34,7 @@ def known() -> str:
     return f"{', '.join(names)} and {last}"
 
 
-def of(path: Path) -> Format:
+def of(path: Path) -> ModuleType:
     """The format of the file. Raises FileNotFoundError for a missing file, Unreadable for an unknown format."""
     begun = b""
     for piece in bounded_reading.chunks(path):
