@@ -222,7 +222,7 @@ def test_compiled_too_slow_ends_the_compiler(compile_by, tmp_path):
 
     compile_by(slow)
     began = time.monotonic()
-    with pytest.raises(compiling.TooSlow, match="bits_kernel was not compiled in 2 s"):
+    with pytest.raises(TimeoutError, match="bits_kernel was not compiled in 2 s"):
         compiling.compiled(launch(), 2)
     assert time.monotonic() - began < 100 and multiprocessing.active_children() == []
     wait_for(lambda: not alive(int(started.read_text())))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import tilescope
 from tilescope.captures.call_site import call_site
-from tilescope.execution import kernel_code, notebook_cells
+from tilescope.execution import kernel_code
 from tilescope.files import names
 from tilescope.notebook import cell_source, user_kernel
 from tilescope.runs import changes, store
@@ -355,7 +355,7 @@ def test_a_cells_file_is_called_by_its_number(monkeypatch, known):
     for cell in ("1 + 1", CELL):
         shell.run_cell(cell, store_history=True)
     file = shell.user_ns["mine"].fn.__code__.co_filename
-    assert notebook_cells.is_cell(file)
+    assert kernel_code.is_cell(file)
     assert kernel_code.file_stem(file) == ("notebook_cell_2" if known else "notebook_cell")
     assert shell.user_ns["where"]()[0] == ("cell 2:8" if known else "cell:8")
 

@@ -8,7 +8,7 @@ import sysconfig
 from pathlib import Path
 from types import FrameType
 
-from tilescope.execution import notebook_cells
+from tilescope.execution import kernel_code
 
 #: Packages whose frames are skipped.
 _BETWEEN = ("torch", "triton", "tilescope")
@@ -35,8 +35,8 @@ def call_site() -> tuple[str, ...]:
 
 def _named(file: str, module: str) -> tuple[str, bool]:
     """A file's name to show (empty: skipped), and whether it is the user's own and not an installed library's."""
-    if notebook_cells.is_cell(file):  # not cached: a cell that is run again has another number
-        return f"cell {notebook_cells.number(file)}".rstrip(), True
+    if kernel_code.is_cell(file):  # not cached: a cell that is run again has another number
+        return f"cell {kernel_code.cell_number(file)}".rstrip(), True
     return _of_file(file, module)
 
 

@@ -7,13 +7,12 @@ if it is computed from a float in memory. Imports triton.
 from __future__ import annotations
 
 import re
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from triton._C.libtriton import ir, nvidia
+from tilescope.execution import offline
 
 #: Operations that read and that write memory, by the ends of their names. The first operand is an address or a descriptor.
 _BOTH = ("tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_reduce")
@@ -70,13 +69,7 @@ class Flow:
             self.by_floats = any(map(self._decided_by_float, self._operations))
 
     def _parse(self, text: str) -> None:
-        context = ir.context()
-        ir.load_dialects(context)
-        nvidia.load_dialects(context)
-        with tempfile.NamedTemporaryFile("w", suffix=".mlir", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            module = ir.parse_mlir_module(file.name, context)
+        module = offline.parsed(text)
         module.walk(self._add)
         kernel = module.get_function(module.get_entry_func_name())
         for argument in map(kernel.args, range(kernel.get_num_args())):

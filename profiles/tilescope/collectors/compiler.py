@@ -193,7 +193,7 @@ def compile_launch(launch: Launch, target: str) -> dict[str, Any]:
 
     try:
         kernel, took = compiling.compiled(launch, LIMIT)
-    except compiling.TooSlow as error:
+    except TimeoutError as error:
         line = f"{launch.file.name}, line {launch.function.starting_line_number}"
         raise NotApplicable(f"{error} ({line}): {TOO_SLOW}") from None
     except Exception as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,23 +26,18 @@ def transfers(ttgir: str, ptx: str, file: str) -> list[Transfer]:
 
     ``ptx`` says which lines move matrices.
     """
-    from triton._C.libtriton import gluon_ir, ir, nvidia  # noqa: PLC0415 - the binding has no other name
+    from triton._C.libtriton import gluon_ir  # noqa: PLC0415 - the binding has no other name
 
-    context = ir.context()
-    ir.load_dialects(context)
-    nvidia.load_dialects(context)
-    with tempfile.NamedTemporaryFile("w", suffix=".ttgir") as kept:
-        kept.write(ttgir)
-        kept.flush()
-        module = ir.parse_mlir_module(kept.name, context)
-    module.context = context
+    from tilescope.execution import offline  # noqa: PLC0415 (it imports torch and triton)
+
+    module = offline.parsed(ttgir)
     operations = list[Any]()
     module.walk(lambda one: operations.append(one) if one.get_name() in _OPERATIONS else None)
     named = ((_NAME.search(text.text.strip()), text.line) for text in compiled_text.read("ttgir", ttgir, file))
     lines = [line or 0 for found, line in named if found and found[1] in _OPERATIONS]
     code = ((_MATRIX.match(text.text), text.line) for text in compiled_text.read("ptx", ptx, file))
     matrices = {(of[1], line) for of, line in code if of}
-    builder, found, buffers = gluon_ir.GluonOpBuilder(context), list[Transfer](), dict[Any, int]()
+    builder, found, buffers = gluon_ir.GluonOpBuilder(module.context), list[Transfer](), dict[Any, int]()
     for one, line in zip(operations, lines, strict=True):
         tile, buffer = _OPERATIONS[one.get_name()]
         values = [one.get_operand(n) for n in range(one.get_num_operands())]

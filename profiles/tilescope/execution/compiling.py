@@ -23,14 +23,10 @@ from tilescope.execution.launches import Launch
 Result = TypeVar("Result")
 
 
-class TooSlow(Exception):
-    """A launch that is not compiled in time. The message is one line."""
-
-
 def compiled(launch: Launch, seconds: float) -> tuple[Any, float | None]:
     """The compiled kernel (``offline.compile_launch``) and the seconds that it took; None for one from Triton's cache.
 
-    Raises TooSlow after ``seconds``, and what Triton's compiler raises.
+    Raises TimeoutError, with one line, after ``seconds``, and what Triton's compiler raises.
     """
 
     def compile_it() -> float | None:
@@ -42,7 +38,7 @@ def compiled(launch: Launch, seconds: float) -> tuple[Any, float | None]:
     try:
         took = in_time(seconds, compile_it)
     except TimeoutError:
-        raise TooSlow(f"{launch.name} was not compiled in {seconds:g} s") from None
+        raise TimeoutError(f"{launch.name} was not compiled in {seconds:g} s") from None
     except RuntimeError:  # A compiler that ends its process will end this one too, and the supervisor will say so.
         pass
     return offline.compile_launch(launch), took

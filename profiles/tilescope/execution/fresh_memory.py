@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.utils._pytree import tree_leaves
 
 #: Operators that make uninitialised memory, and operators that read nothing of a tensor, or only places that another one chooses.
 _MAKING = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
@@ -125,10 +126,5 @@ def operated(func: Any, args: Any, kwargs: Any) -> Fresh | None:
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors(item)
-    elif isinstance(value, Mapping):
-        yield from tensors(list(value.values()))
+    """Yields the tensors in an operator's arguments or results."""
+    return (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))

@@ -32,8 +32,6 @@ from triton.experimental.gluon._runtime import GluonJITFunction
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import ConstexprFunction, JITCallable, jit
 
-from tilescope.execution import notebook_cells
-
 #: Packages that a worker imports. The members of other modules that a kernel uses are recorded.
 LIBRARIES = frozenset({*sys.stdlib_module_names, "numpy", "torch", "triton"}) - {"__main__"}
 _OPTIONS = ("do_not_specialize", "do_not_specialize_on_alignment", "debug", "noinline")
@@ -178,9 +176,22 @@ class Writer:
 
 def file_stem(path: str) -> str:
     """What a copy of the file is called: a notebook's cell by its number."""
-    if notebook_cells.is_cell(path):
-        return "_".join(filter(None, ["notebook_cell", notebook_cells.number(path)]))
+    if is_cell(path):
+        return "_".join(filter(None, ["notebook_cell", cell_number(path)]))
     return "".join(c if c.isalnum() or c in "_-" else "_" for c in Path(path).stem) or "code"
+
+
+def is_cell(file: str) -> bool:
+    """Whether IPython made up the file's name for a notebook's cell."""
+    return "ipykernel_" in file or file.startswith(("<ipython", "<cell"))
+
+
+def cell_number(file: str) -> str:
+    """The cell's number, as in ``In [5]``; empty where it is unknown."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    named = getattr(getattr(shell, "compile", None), "format_code_name", lambda file: None)(file)
+    return "".join(filter(str.isdigit, named[1])) if named else ""
 
 
 def _plain(value: Any) -> Any:

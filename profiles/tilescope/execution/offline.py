@@ -17,6 +17,7 @@ from unittest import mock
 
 import torch
 from triton import knobs
+from triton._C.libtriton import ir, nvidia
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas, ptx_get_version
 from triton.backends.nvidia.driver import CudaDriver
@@ -202,6 +203,20 @@ def ask_compiler(launch: Launch) -> Any:
     # A kernel caches compiled code by device index, whatever the driver: start with an empty cache.
     with mock.patch.object(function, "device_caches", type(function.device_caches)(function.create_binder)):
         return type(function).run(function, *args, grid=launch.grid, warmup=True, **kwargs)
+
+
+def parsed(text: str, context: Any = None) -> Any:
+    """The module of a kernel's TTIR or TTGIR. Raises RuntimeError for a text that Triton cannot read."""
+    if context is None:
+        context = ir.context()
+        ir.load_dialects(context)
+        nvidia.load_dialects(context)
+    with tempfile.NamedTemporaryFile("w", suffix=".mlir", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        module = ir.parse_mlir_module(file.name, context)
+    module.context = context
+    return module
 
 
 def _is_for_another_assembler(kernel: Any) -> bool:

@@ -7,14 +7,15 @@ On meta tensors counting is instant whatever the size. Imports torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from tilescope_kernels import dispatch
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
+
+from tilescope.execution import fresh_memory
 
 #: Operators that allocate or make views: they move no data.
 _FREE = frozenset({
@@ -82,14 +83,14 @@ def _operation(func: Any, args: Any, kwargs: Any, result: Any) -> Operation | No
     written: list[torch.Tensor] = []
     for position, argument in enumerate(arguments):
         value = args[position] if position < len(args) else kwargs.get(argument.name)
-        tensors = list(_tensors(value))
+        tensors = list(fresh_memory.tensors(value))
         changed = argument.alias_info is not None and argument.alias_info.is_write
         overwritten = changed and (argument.kwarg_only or name in _OVERWRITES)
         created_like = position == 0 and name in _CREATE_LIKE
         written += tensors if changed else []
         read += [] if overwritten or created_like else tensors
     known = {id(tensor) for tensor in [*read, *written]}
-    written += [tensor for tensor in _tensors(result) if id(tensor) not in known]
+    written += [tensor for tensor in fresh_memory.tensors(result) if id(tensor) not in known]
     if not read and not written:
         return None
     return Operation(
@@ -98,10 +99,6 @@ def _operation(func: Any, args: Any, kwargs: Any, result: Any) -> Operation | No
         sum(_bytes(tensor) for tensor in _distinct(written)),
         _flops(func, (args, kwargs, result), read, written),
     )
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    return (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
 
 
 def _distinct(tensors: list[torch.Tensor]) -> list[torch.Tensor]:

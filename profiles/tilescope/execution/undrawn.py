@@ -11,7 +11,7 @@ import torch
 from tilescope_kernels import dispatch
 from torch.utils._pytree import tree_leaves
 
-from tilescope.execution import assumed_tensors
+from tilescope.execution import assumed_tensors, fresh_memory
 from tilescope.execution.pytorch_traffic import NeedsData
 
 _FILL, _DRAW = frozenset({"normal_", "uniform_", "exponential_"}), frozenset({"randn", "rand"})
@@ -53,9 +53,8 @@ class _Undrawn(dispatch.OnLooker):
             raise NeedsData("the code draws more than floats")
         if name == "_to_copy" and [*options] == ["dtype"] and _are_floats(args) and options["dtype"].is_floating_point:
             return torch.empty_like(args[0], dtype=options["dtype"])
-        read = [leaf for leaf in tree_leaves([args, options]) if isinstance(leaf, torch.Tensor)]
         allocated = name.startswith("new_") or name.endswith("_like")
-        depends = not allocated and any(map(_is_float, read))
+        depends = not allocated and any(map(_is_float, fresh_memory.tensors([args, options])))
         if depends and func.namespace not in _KNOWN:
             raise NeedsData("the code calls another library's operator")
         result = func(*args, **options)

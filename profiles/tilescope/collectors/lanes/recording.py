@@ -10,17 +10,15 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from triton import knobs
-from triton._C.libtriton import ir
 from triton.backends.nvidia.driver import CudaLauncher
 from triton.runtime import _allocation
 
 from tilescope.collectors.lanes import buffer, lowering, records, sampling
-from tilescope.execution import stage_hooks
+from tilescope.execution import offline, stage_hooks
 
 #: Bytes of records a warp, powers of two: those to begin with, the most and the least.
 ROOM, LARGEST, _LEAST = 1 << 14, 1 << 19, 1 << 6
@@ -121,15 +119,10 @@ def unrecorded() -> Iterator[None]:
 
 
 def _parsed(text: str, context: Any) -> Any:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "recorded.ttgir")
-        file.write_text(text)
-        try:
-            module = ir.parse_mlir_module(str(file), context)
-        except RuntimeError as error:
-            raise records.NotRecordable("Triton cannot read the kernel's code with records") from error
-    module.context = context
-    return module
+    try:
+        return offline.parsed(text, context)
+    except RuntimeError as error:
+        raise records.NotRecordable("Triton cannot read the kernel's code with records") from error
 
 
 @contextlib.contextmanager
