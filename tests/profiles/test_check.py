@@ -138,7 +138,7 @@ SPEC: Any = SimpleNamespace(tolerance={"fp32": 1e-5})
 def errors(monkeypatch):
     """The error and the worst row's, of each output, that the GPU's result is said to have."""
     found = {}
-    monkeypatch.setattr(check, "errors_on_gpu", lambda case, spec, expected: found)
+    monkeypatch.setattr(check, "errors_on_gpu", lambda case, spec, known: found)
     return found
 
 

@@ -35,7 +35,7 @@ LIMIT = 5.0
 #: A completely wrong row has an error of about 1.
 ROW_FACTOR = 10.0
 
-#: The latest results of a reference on this GPU.
+#: The latest results of a reference on this GPU. They serve the implementations of a workload that follow one another.
 _references: dict[tuple[Any, ...], dict[str, torch.Tensor]] = {}
 
 parse_assumed, failure = assumptions.parse, kernel_faults.failure
@@ -75,7 +75,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     with contextlib.nullcontext() if on_gpu else without_gpu(case):
         try:
             if on_gpu:
-                errors = errors_on_gpu(case, spec, odd=odd)
+                errors = errors_on_gpu(case, spec, _references, odd)
             else:
                 errors = _interpreted(case, spec, settings, assumed, odd, faults)
         except CheckFailed as error:
@@ -100,13 +100,13 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     out.write_text(json.dumps({**result, "assumed": assumed} if assumed else result))
 
 
-def require(case: Case, spec: Any, expected: dict[str, Any] | None = None) -> dict[str, float]:
+def require(case: Case, spec: Any, known: dict[Any, Any] | None = None) -> dict[str, float]:
     """Checks the case on this GPU before it is timed. Returns errors and tolerances by metric.
 
-    ``expected``, an empty dictionary at first, caches the reference's results for other configs of a sweep. Raises CheckFailed where
+    ``known``, an empty dictionary at first, keeps the reference's results for other configs of a sweep. Raises CheckFailed where
     an error is above its tolerance, shapes differ, or a result is NaN and the reference's is not.
     """
-    errors = errors_on_gpu(case, spec, expected).values()
+    errors = errors_on_gpu(case, spec, {} if known is None else known).values()
     found = _metrics([whole for whole, _ in errors], [row for _, row in errors], spec.tolerance.get(case.dtype))
     for error, accepted in (("relative_error", "tolerance"), ("row_error", "row_tolerance")):
         if accepted in found and not found[error] <= found[accepted]:
@@ -152,8 +152,9 @@ def _metrics(errors: Collection[float], by_row: Collection[float] | None, tolera
 
 
 def errors_on_gpu(
-    case: Case, spec: Any, expected: dict[str, Any] | None = None, odd: dict[str, int] | None = None
+    case: Case, spec: Any, known: dict[Any, dict[str, torch.Tensor]], odd: dict[str, int] | None = None
 ) -> dict[str, Errors]:
+    """The errors by result. ``known`` keeps the reference's results. Adds to ``odd`` the numbers of NaN and infinities."""
     import torch  # noqa: PLC0415
 
     from tilescope.execution import execute, launches  # noqa: PLC0415
@@ -165,31 +166,16 @@ def errors_on_gpu(
         with _poison(), launches.ThroughCustomOps():  # type: ignore[no-untyped-call]
             results = _results(execute.implementation(spec, case), inputs, case, spec)
     torch.cuda.synchronize()
-    if expected:
-        return _errors(results, expected, case)
-    # Drawn again, since an implementation may overwrite its inputs.
     del inputs
-    found = _reference(results, case, spec, kept=odd is not None)
-    if expected is not None:
-        expected.update(found)
-    if odd is not None:
-        odd.update(_not_finite(results))
-    return _errors(results, found, case)
-
-
-def _reference(results: Mapping[str, torch.Tensor], case: Case, spec: Any, *, kept: bool) -> dict[str, torch.Tensor]:
-    """The reference's results on this GPU. Those ``kept`` serve the implementations of a workload that follow one another."""
-    from tilescope.execution import execute  # noqa: PLC0415
-
     dtypes = tuple(result.dtype for name, result in results.items() if name.startswith("output"))
     key = case.kernel, case.direction, case.workload, dtypes
-    if key not in _references:
-        _references.clear()
-        found = _expected(results, execute.draw_inputs(spec, case, "cuda"), case, spec)
-        if not kept:
-            return found
-        _references[key] = found
-    return _references[key]
+    if key not in known:
+        known.clear()
+        # Drawn again, since an implementation may overwrite its inputs.
+        known[key] = _expected(results, execute.draw_inputs(spec, case, "cuda"), case, spec)
+    if odd is not None:
+        odd.update(_not_finite(results))
+    return _errors(results, known[key], case)
 
 
 def _not_finite(results: Mapping[str, torch.Tensor]) -> dict[str, int]:
