@@ -8,10 +8,11 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
-import pandas as pd
 from triton import testing
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def do_bench(answers: Answers) -> Iterator[tuple[Any, str, Any]]:
     for name in ("do_bench", "do_bench_cudagraph"):
         asked = inspect.signature(getattr(testing, name))
         yield testing, name, functools.partial(_do_bench, answers, f"triton.testing.{name}", asked)
-    yield testing.Mark, "run", _report
+    yield testing.Mark, "run", functools.partial(_report, testing.Mark.run)
 
 
 def _do_bench(answers: Answers, query: str, asked: inspect.Signature, *args: Any, **kwargs: Any) -> Any:
@@ -57,29 +58,12 @@ def _do_bench(answers: Answers, query: str, asked: inspect.Signature, *args: Any
     return [time] if given.get("return_mode") == "all" else time
 
 
-def _report(
-    mark: Any,
-    show_plots: bool = False,
-    print_data: bool = False,
-    save_path: str = "",
-    return_df: bool = False,
-    **more: Any,
-) -> Any:
-    """``Mark.run`` of ``perf_report`` without plots: there is nothing to draw, and matplotlib may be absent."""
-    benchmarks = [mark.benchmarks] if isinstance(mark.benchmarks, testing.Benchmark) else mark.benchmarks
-    frames = []
-    for bench in benchmarks:
-        labels = [f"{name} ({bench.ylabel})" for name in bench.line_names]
-        rows = []
-        for x in bench.x_vals:
-            values = list(x) if isinstance(x, (list, tuple)) else [x] * len(bench.x_names)
-            given = {**dict(zip(bench.x_names, values, strict=True)), **bench.args, **more}
-            found = [mark.fn(**given, **{bench.line_arg: line}) for line in bench.line_vals]
-            rows.append([*values, *(one[0] if isinstance(one, (list, tuple)) else one for one in found)])
-        frames.append(pd.DataFrame(rows, columns=[*bench.x_names, *labels]))
-        if print_data:
-            print(f"{bench.plot_name}:\n{frames[-1].to_string()}")
-    return (frames[0] if isinstance(mark.benchmarks, testing.Benchmark) else frames) if return_df else None
+def _report(original: Any, *args: Any, **kwargs: Any) -> Any:
+    """``Mark.run`` of ``perf_report``, which neither draws nor writes: there are no times, and matplotlib may be absent."""
+    given = inspect.signature(original).bind(*args, **kwargs)
+    given.arguments |= {"show_plots": False, "save_path": ""}
+    with mock.patch.dict(sys.modules, dict.fromkeys(("matplotlib", "matplotlib.pyplot"), mock.MagicMock())):
+        return original(*given.args, **given.kwargs)
 
 
 def print_performance(answers: Answers, utils: Any) -> Iterator[tuple[Any, str, Any]]:

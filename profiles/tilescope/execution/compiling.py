@@ -65,20 +65,19 @@ def in_time(seconds: float, work: Callable[[], Result]) -> Result:
 
     Raises TimeoutError then, RuntimeError where the process dies, and what ``work`` raises.
     """
-    deadline = time.perf_counter() + seconds
-    results: list[Result] = []
 
-    def forked(_: int) -> None:
+    def quiet() -> Result:
         # Triton prints all the code that its assembler refuses.
         with contextlib.redirect_stdout(io.StringIO()):
-            results.append(work())
+            return work()
 
-    def tick(_: int) -> None:
-        if time.perf_counter() > deadline:
+    child = multiprocess.Child(quiet)
+    try:
+        if not child.answer.poll(seconds):
             raise TimeoutError
-
-    (result,) = multiprocess.share_out([0], forked, lambda: results[0], tick, processes=1)
-    return result  # type: ignore[no-any-return]
+        return child.result()  # type: ignore[no-any-return]
+    finally:
+        child.stop()
 
 
 def _timed(launch: Launch) -> float | None:
