@@ -5,6 +5,7 @@ Libraries ask it for the GPU's vendor, name and memory. This module is that prog
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 #: Fields in mebibytes, which have their unit behind them.
 _MEMORY = frozenset({"memory.total", "memory.free", "memory.used", "memory.reserved"})
 _UNKNOWN = "[N/A]"
-#: Options whose value follows: those that change nothing here.
-_PERIODS = ("-l", "--loop", "-lms", "--loop-ms", "-f", "--filename")
 
 
 @contextlib.contextmanager
@@ -64,51 +63,39 @@ def _tell(answers: Answers, folder: Path) -> None:
 
 def answer(arguments: Sequence[str], fields: dict[str, Any]) -> tuple[str, int, list[tuple[str, Any]]]:
     """What the program prints, its exit status, and the queries, each with its answer, None where it has none."""
-    given = _options(arguments)
-    if given is None or given.pop("-i", given.pop("--id", "0")) not in ("0", ""):
-        return "No answer: this GPU is assumed, not there.\n", 6, [(_query(arguments), None)]
-    layout = given.pop("--format", "csv").split(",")
-    if "--query-gpu" in given and len(given) == 1:
-        names = [name.strip() for name in given["--query-gpu"].split(",")]
-        values = [_cell(name, fields, "nounits" in layout) for name in names]
-        header = [] if "noheader" in layout else [", ".join(_titled(name, "nounits" in layout) for name in names)]
-        queries = [(f"nvidia-smi --query-gpu={name}", fields.get(name)) for name in names]
-        return "\n".join([*header, ", ".join(values)]) + "\n", 0, queries
-    if given.keys() <= {"-L", "--list-gpus"} and given:
-        return f"GPU 0: {fields['name']} (UUID: {_UNKNOWN})\n", 0, [("nvidia-smi -L", fields["name"])]
-    if not given:
-        text = f"NVIDIA-SMI {_UNKNOWN}  Driver Version: {_UNKNOWN}  CUDA Version: {_UNKNOWN}\n  0  {fields['name']}  "
-        return f"{text}{fields['memory.used']}MiB / {fields['memory.total']}MiB\n", 0, [("nvidia-smi", fields["name"])]
-    return "No answer: this GPU is assumed, not there.\n", 1, [(_query(arguments), None)]
+    try:
+        given, others = _options().parse_known_args(arguments)
+    except argparse.ArgumentError:
+        given, others = None, []
+    if given is None or others or given.id != "0":
+        return "No answer: this GPU is assumed, not there.\n", 6, [(shlex.join(["nvidia-smi", *arguments]), None)]
+    name, layout = fields["name"], given.format.split(",")
+    if given.list_gpus:
+        return f"GPU 0: {name} (UUID: {_UNKNOWN})\n", 0, [("nvidia-smi -L", name)]
+    if given.query_gpu is None:
+        text = f"NVIDIA-SMI {_UNKNOWN}  Driver Version: {_UNKNOWN}  CUDA Version: {_UNKNOWN}\n  0  {name}  "
+        return f"{text}{fields['memory.used']}MiB / {fields['memory.total']}MiB\n", 0, [("nvidia-smi", name)]
+    asked = [one.strip() for one in given.query_gpu.split(",")]
+    units = [one in _MEMORY and "nounits" not in layout for one in asked]
+    titles = [f"{one} [MiB]" if unit else one for one, unit in zip(asked, units, strict=True)]
+    values = [
+        f"{fields.get(one, _UNKNOWN)}{' MiB' * (unit and one in fields)}"
+        for one, unit in zip(asked, units, strict=True)
+    ]
+    printed = [values] if "noheader" in layout else [titles, values]
+    queries = [(f"nvidia-smi --query-gpu={one}", fields.get(one)) for one in asked]
+    return "".join(f"{', '.join(line)}\n" for line in printed), 0, queries
 
 
-def _query(arguments: Sequence[str]) -> str:
-    return shlex.join(["nvidia-smi", *arguments])
-
-
-def _options(arguments: Sequence[str]) -> dict[str, str] | None:
-    """The options by name, with their values; None where an argument is no option."""
-    found: dict[str, str] = {}
-    waiting = list(arguments)
-    while waiting:
-        name, separator, value = waiting.pop(0).partition("=")
-        if not name.startswith("-"):
-            return None
-        if not separator and waiting and not waiting[0].startswith("-"):
-            value = waiting.pop(0)
-        if name not in _PERIODS:
-            found[name] = value
-    return found
-
-
-def _cell(name: str, fields: dict[str, Any], plain: bool) -> str:
-    if name not in fields:
-        return _UNKNOWN
-    return f"{fields[name]}{'' if plain or name not in _MEMORY else ' MiB'}"
-
-
-def _titled(name: str, plain: bool) -> str:
-    return f"{name} [MiB]" if name in _MEMORY and not plain else name
+def _options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--query-gpu")
+    parser.add_argument("--format", default="csv")
+    parser.add_argument("-i", "--id", default="0")
+    parser.add_argument("-L", "--list-gpus", action="store_true")
+    for ignored in (("-l", "--loop"), ("-lms", "--loop-ms"), ("-f", "--filename")):
+        parser.add_argument(*ignored)
+    return parser
 
 
 def main() -> int:
