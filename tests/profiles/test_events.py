@@ -3,7 +3,7 @@
 import json
 
 from tilescope.collectors import events
-from tilescope.execution import intervals
+from tilescope.execution import cold
 from tilescope.table import schema
 from tilescope.table.case import Case
 
@@ -45,6 +45,6 @@ def test_every_call_is_cold_and_between_its_events(cuda):
             return float(end.time - self.time)
 
     cuda({"Event": Event, "synchronize": lambda: happened.append("synchronize")})
-    times = intervals.intervals(lambda: happened.append("call"), 3, lambda: happened.append("flush"))
+    times = cold.intervals(lambda: happened.append("call"), 3, lambda: happened.append("flush"))
     assert happened == ["flush", "record", "call", "record"] * 3 + ["synchronize"]
     assert times == [0.002] * 3

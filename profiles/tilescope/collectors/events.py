@@ -7,6 +7,7 @@ An *interval* includes gaps between launches where the CPU is late; ``graph_time
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,7 +15,6 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope.execution.intervals import intervals
 from tilescope.files import bounded_reading
 from tilescope.hardware import device
 from tilescope.table import schema
@@ -26,10 +26,7 @@ REPETITIONS, WARMUP = 50, 10
 #: Sets of inputs taken in turn, so that a call does not find its inputs in the cache.
 ROTATE = 3
 
-
-def unavailable() -> str | None:
-    """Why events cannot be recorded here; None when they can."""
-    return device.unavailable()
+unavailable = device.unavailable
 
 
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
@@ -70,10 +67,11 @@ def measured(run: Callable[[], Any], repetitions: int, rotate: int) -> dict[str,
         found["notes"].append("no peak memory: a CUDA graph holds what it needs, and the call allocates nothing")
     else:
         found["peak_memory"] = peak
-    found["interval"] = intervals(run, repetitions, flush)
+    found["interval"] = cold.intervals(run, repetitions, flush)
     found["clocks"] = device.clocks()
     try:
-        found["graph_time"] = intervals(_in_turn(_graphs(run, rotate)), repetitions, flush)
+        graphs = itertools.cycle(_graphs(run, rotate))
+        found["graph_time"] = cold.intervals(lambda: next(graphs).replay(), repetitions, flush)
     except RuntimeError as error:
         found["notes"].append(f"not captured as a CUDA graph: {str(error).splitlines()[0]}")
     torch.cuda.synchronize()
@@ -150,14 +148,3 @@ def _graphs(run: Callable[[], Any], count: int) -> list[Any]:
         torch.cuda.synchronize()
         graphs.append(graph)
     return graphs
-
-
-def _in_turn(graphs: list[Any]) -> Callable[[], None]:
-    calls = 0
-
-    def replay() -> None:
-        nonlocal calls
-        graphs[calls % len(graphs)].replay()
-        calls += 1
-
-    return replay

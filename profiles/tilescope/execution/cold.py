@@ -1,4 +1,4 @@
-"""The state of the GPU before a repetition: a cold L2 and, before a long call, a rest. Imports torch and triton: worker-side only."""
+"""Times between CUDA events, and the state of the GPU before them: a cold L2 and, before a long call, a rest. Imports torch and triton: worker-side only."""
 
 from __future__ import annotations
 
@@ -52,6 +52,23 @@ def rest(call: Callable[[], Any]) -> float:
     torch.cuda.synchronize()
     seconds = start.elapsed_time(end) / 1e3
     return min(_REST * seconds, _LONGEST) if seconds > LONG else 0.0
+
+
+def intervals(run: Callable[[], Any], repetitions: int, before: Callable[[], Any] = lambda: None) -> list[float]:
+    """Seconds between an event before and one after each of ``repetitions`` calls. ``before`` is called ahead of each pair.
+
+    The CPU does not wait in between: the GPU is still busy with earlier work when the CPU launches, which hides a short delay of
+    the CPU as in a real program.
+    """
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(2 * repetitions)]  # type: ignore[no-untyped-call]
+    pairs = list(zip(marks[::2], marks[1::2], strict=True))
+    for start, end in pairs:
+        before()
+        start.record()
+        run()
+        end.record()
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) / 1e3 for start, end in pairs]
 
 
 class Flush:

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope.execution.intervals import intervals
+from tilescope.execution.cold import intervals
 from tilescope.hardware.ceilings import MEASURED, unit
 from tilescope.table.run import Ceiling
 

@@ -30,7 +30,7 @@ _CEILINGS, _DECLARATIONS = "ceilings", "declarations"
 #: Versions that a rate depends on.
 _VERSIONS = ("driver", "torch", "triton", "cublas", "ptxas")
 #: Files that measure rates.
-_MEASURING = ("measured_rates.py", "intervals.py")
+_MEASURING = ("measured_rates.py", "cold.py")
 #: Files of Tilescope that make a description.
 _MAKERS = ("execution/describe.py", "execution/execute.py", "hardware/requirements.py")
 
