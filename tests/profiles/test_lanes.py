@@ -122,7 +122,7 @@ def test_hook_is_shared_with_tuning():
 
 
 def test_a_function_that_is_not_inlined_is_refused():
-    with pytest.raises(records.NotRecordable, match="take noinline off"):
+    with pytest.raises(NotApplicable, match="take noinline off"):
         records.insert("tt.func public @a() {\n}\n tt.func private @b() {\n}")
 
 

@@ -19,6 +19,7 @@ from triton.runtime import _allocation
 
 from tilescope.collectors.lanes import buffer, lowering, records, sampling
 from tilescope.execution import offline, stage_hooks
+from tilescope.execution.not_applicable import NotApplicable
 
 #: Bytes of records a warp, powers of two: those to begin with, the most and the least.
 ROOM, LARGEST, _LEAST = 1 << 14, 1 << 19, 1 << 6
@@ -76,8 +77,8 @@ class Recording:
 def recording(kinds: Collection[str], room: int = ROOM) -> Iterator[Recording]:
     """While active, kernels are compiled with records of these kinds, and launches of them are kept.
 
-    A warp has ``room`` bytes for its records. Triton's caches on disk stay as they are. While active, a compilation raises NotRecordable
-    where the kernel cannot get records, and a launch raises NotRecordable or TooLarge where its records do not fit.
+    A warp has ``room`` bytes for its records. Triton's caches on disk stay as they are. While active, a compilation raises NotApplicable
+    where the kernel cannot get records, and a launch raises NotApplicable or TooLarge where its records do not fit.
     """
     made = Recording(kinds, room)
 
@@ -122,7 +123,7 @@ def _parsed(text: str, context: Any) -> Any:
     try:
         return offline.parsed(text, context)
     except RuntimeError as error:
-        raise records.NotRecordable("Triton cannot read the kernel's code with records") from error
+        raise NotApplicable("Triton cannot read the kernel's code with records") from error
 
 
 @contextlib.contextmanager
@@ -172,9 +173,7 @@ def _fitting(launched: Launched, size: int, room: int) -> int:
         fit, size = fit // 2, size // 2
     if size > _MOST:
         x, y, z = launched.grid
-        raise records.NotRecordable(
-            f"records of {x * y * z:,} programs do not fit in memory: profile a smaller problem"
-        )
+        raise NotApplicable(f"records of {x * y * z:,} programs do not fit in memory: profile a smaller problem")
     return fit
 
 

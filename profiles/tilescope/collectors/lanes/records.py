@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tilescope.collectors import assembly, compiled_text
 from tilescope.collectors.lanes import lowering
+from tilescope.execution.not_applicable import NotApplicable
 
 #: Kinds of operations, in the order in which figures name them.
 WAIT, PRODUCT, COPY, BARRIER, ACCESS, SHARED, CONVERSION, REDUCTION = KINDS = (
@@ -84,10 +85,6 @@ _PENDING = re.compile(r"\bpendings = (\d+)")
 _EXTENTS = re.compile(r" : [^<]*<(?:\d+x)*(\d+)x([a-z]\w*)\b.*-> [^<]*<((?:\d+x)+)")
 
 
-class NotRecordable(Exception):
-    """A kernel that cannot get records. The message is one line."""
-
-
 @dataclass
 class Operation:
     """A recorded operation. ``line`` is its line of the kernel's file, 0 where the compiler names none.
@@ -129,11 +126,11 @@ class Recorded:
 def insert(text: str, kinds: Collection[str] = frozenset(KINDS)) -> Recorded:
     """TTGIR with a record of its start and end around each operation of these kinds, and around the program and each partition.
 
-    Raises NotRecordable for a module with several functions.
+    Raises NotApplicable for a module with several functions.
     """
     file = _file(text)
     if len(re.findall(r"^\s*tt\.func ", text, re.MULTILINE)) != 1:
-        raise NotRecordable("the kernel calls a function that is not inlined: take noinline off it")
+        raise NotApplicable("the kernel calls a function that is not inlined: take noinline off it")
     walk = _Walk(file, kinds, one_return=len(re.findall(r"^\s*tt\.return\b", text, re.MULTILINE)) == 1)
     lines = list(walk.lines(text))
     return Recorded("\n".join(lines), walk.scopes, file, walk.link())
