@@ -215,7 +215,10 @@ def _count(
             records.append((fault_rules.record(launch, meter), launch.source))
 
     def operated(operation: pytorch_traffic.Operation) -> None:
-        records.append((_operation_record(operation), {}))
+        record: dict[str, Any] = {"function": operation.name, "requested_flops": operation.flops}
+        for kind in ("requested", "unique"):
+            record |= {f"{kind}_bytes_read": operation.bytes_read, f"{kind}_bytes_written": operation.bytes_written}
+        records.append((record, {}))
 
     with (
         contextlib.nullcontext() if drawn else undrawn.undrawn(),
@@ -227,12 +230,3 @@ def _count(
         with pytorch_traffic.CountOperators(operated, values=values), launches.catch(launched):
             run()
     return records, there.as_data() if there else {}
-
-
-def _operation_record(operation: Any) -> dict[str, Any]:
-    return {
-        "function": operation.name,
-        **{f"{kind}_bytes_read": operation.bytes_read for kind in ("requested", "unique")},
-        **{f"{kind}_bytes_written": operation.bytes_written for kind in ("requested", "unique")},
-        "requested_flops": operation.flops,
-    }

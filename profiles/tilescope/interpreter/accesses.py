@@ -229,7 +229,8 @@ def pieces(marks: Marks, found: Runs) -> Iterator[tuple[Marks, Any]]:
     if starts.size > 2 and (lengths == lengths[0]).all():
         steps = np.diff(starts)
         if (steps == steps[0]).all():
-            yield _tile(marks, int(starts[0]), int(steps[0]), starts.size, int(lengths[0])), ...
+            rows = (starts.size, int(lengths[0]))
+            yield np.lib.stride_tricks.as_strided(marks[int(starts[0]) :], rows, (int(steps[0]), 1)), ...
             return
     if starts.size > 256:
         # Too many for a loop: computes the position of every byte.
@@ -238,8 +239,3 @@ def pieces(marks: Marks, found: Runs) -> Iterator[tuple[Marks, Any]]:
         return
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         yield marks, slice(start, end)
-
-
-def _tile(touched: Marks, start: int, step: int, rows: int, length: int) -> Any:
-    """A view of ``rows`` pieces of ``length`` bytes, ``step`` apart."""
-    return np.lib.stride_tricks.as_strided(touched[start:], (rows, length), (step, 1))

@@ -96,12 +96,13 @@ class Arithmetic:
                 if name.startswith("create_") and name not in methods and "descriptor" not in name:
                     methods[name] = self.guarded(getattr(self.original, name))
         for name in dir(self.original):
-            if name.startswith("create_") and not _serves_narrow(name.removeprefix("create_")):
+            known = name.removeprefix("create_") in _NARROW or any(part in name for part in _MOVING)
+            if name.startswith("create_") and not known:
                 methods[name] = _refusing_narrow(name, methods.get(name, getattr(self.original, name)))
         moving = [f"create_{name}" for name in _SHAPE]
         computing = ("cast_impl", *moving, *(f"create_{name}" for name in (*_BITS, *_FLOATING, "fadd")))
-        known = {name: methods.get(name) or getattr(self.original, name, None) for name in computing}
-        return methods | undefined.methods(self.counting, {n: create for n, create in known.items() if create}, moving)
+        made = {name: methods.get(name) or getattr(self.original, name, None) for name in computing}
+        return methods | undefined.methods(self.counting, {n: create for n, create in made.items() if create}, moving)
 
     def show(self, prefix: str, hexadecimal: bool, values: Any, signed: Any) -> None:
         """Prints what a program prints, of the first ``PRINTED`` lines of a launch: thousands of programs would each print one."""
@@ -290,11 +291,6 @@ class _Results(list[Any]):
 def _is_narrow(value: Any) -> bool:
     coded = isinstance(value, TensorHandle) and value.data.dtype != np.bool_
     return coded and value.dtype.scalar.name in narrow.FORMATS
-
-
-def _serves_narrow(name: str) -> bool:
-    """Whether a builder's method is known to be right for operands in a narrow format."""
-    return name in _NARROW or any(part in name for part in _MOVING)
 
 
 def _refusing_narrow(name: str, create: Callable[..., Any]) -> Callable[..., Any]:

@@ -100,10 +100,6 @@ def _halves(compute: Callable[..., Any]) -> Callable[..., Array]:
     return both
 
 
-def _fma(a: Array, b: Array, c: Array) -> Array:
-    return a.astype(np.float64) * b + c
-
-
 def _shift(a: Array, by: Array, *, left: bool) -> Array:
     # Shifts by 32 or more give 0.
     wide = a.astype(np.uint64)
@@ -161,7 +157,7 @@ def _leading(a: Array) -> Array:
 
 
 _NUMBERS: dict[str, Callable[..., Any]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "min": np.fmin, "max": np.fmax, "abs": np.abs, "neg": np.negative, "fma": _fma,
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "min": np.fmin, "max": np.fmax, "abs": np.abs, "neg": np.negative, "fma": lambda a, b, c: a.astype(np.float64) * b + c,
 }  # fmt: skip
 _SINGLE: dict[str, Callable[..., Any]] = {
     "div": np.divide, "tanh": np.tanh, "ex2": np.exp2, "lg2": np.log2, "sin": np.sin, "cos": np.cos, "sqrt": np.sqrt,

@@ -12,6 +12,7 @@ import itertools
 import math
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -210,11 +211,8 @@ class _Programs:
             interpreter_builder.grid_idx, self.counting.program = within, waiting
 
     def _where(self, place: tuple[int, ...], error: Exception) -> str:
-        line, trace = 0, error.__traceback__
-        while trace is not None:
-            if trace.tb_frame.f_code.co_filename == self.counting.source:
-                line = trace.tb_lineno
-            trace = trace.tb_next
+        frames, source = traceback.walk_tb(error.__traceback__), self.counting.source
+        *_, line = 0, *(line for frame, line in frames if frame.f_code.co_filename == source)
         return f"{self.launch.name}, program {place}, line {line}"
 
     def _failure(self, where: str, error: Exception) -> Exception:

@@ -8,7 +8,7 @@ function is compiled again in a namespace of its own, and its module is not chan
 from __future__ import annotations
 
 import ast
-import builtins
+import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator
@@ -90,17 +90,8 @@ def assigned(value: Any) -> Any:
     return interpreter_semantic.to_tensor(plain(value), False)
 
 
-def conjunction(*parts: Callable[[], Any]) -> Any:
-    """``a and b``: elementwise on blocks, all of which are computed. Only a false constant ends the evaluation."""
-    return _joined(parts, "logical_and", ends=False)
-
-
-def disjunction(*parts: Callable[[], Any]) -> Any:
-    """``a or b``, likewise."""
-    return _joined(parts, "logical_or", ends=True)
-
-
-def _joined(parts: tuple[Callable[[], Any], ...], method: str, *, ends: bool) -> Any:
+def joined(*parts: Callable[[], Any], method: str, ends: bool) -> Any:
+    """``a and b`` or ``a or b``: elementwise on blocks, all of which are computed. Only a constant that is ``ends`` ends the evaluation."""
     result: Any = None
     for part in parts:
         value = part()
@@ -123,22 +114,13 @@ def constant_value(thing: Any) -> Any:
     return thing if thing is None or isinstance(thing, (int, float, str, tl.dtype)) else thing.value
 
 
-def smallest(*values: Any) -> Any:
-    """``min`` in a kernel: Python's for constants, elementwise for blocks."""
-    return _extreme(values, builtins.min, tl.minimum)
-
-
-def largest(*values: Any) -> Any:
-    """``max`` in a kernel."""
-    return _extreme(values, builtins.max, tl.maximum)
-
-
-def _extreme(values: tuple[Any, ...], constants: Callable[..., Any], blocks: Callable[..., Any]) -> Any:
+def extreme(constants: Callable[..., Any], name: str, *values: Any) -> Any:
+    """``min`` or ``max`` in a kernel: Python's for constants, the language's function of that ``name`` for blocks."""
     if not any(isinstance(value, tl.tensor) for value in values):
         return constants(plain(value) for value in values)
     result = values[0]
     for value in values[1:]:
-        result = blocks(result, value)
+        result = getattr(tl, name)(result, value)
     return result
 
 
@@ -163,8 +145,12 @@ def asserted(condition: Any, text: Any) -> None:
     tl.device_assert(condition, text)
 
 
-_BUILTINS: dict[str, Any] = {"min": smallest, "max": largest, "range": loop, "print": printed}
+_BUILTINS: dict[str, Any] = {
+    "min": functools.partial(extreme, min, "minimum"), "max": functools.partial(extreme, max, "maximum"),
+    "range": loop, "print": printed,
+}  # fmt: skip
 _HELPERS: dict[str, Any] = {
-    _PREFIX + function.__name__: function
-    for function in (assigned, asserted, conjunction, disjunction, negation, constant_value)
+    f"{_PREFIX}conjunction": functools.partial(joined, method="logical_and", ends=False),
+    f"{_PREFIX}disjunction": functools.partial(joined, method="logical_or", ends=True),
+    **{_PREFIX + function.__name__: function for function in (assigned, asserted, negation, constant_value)},
 }

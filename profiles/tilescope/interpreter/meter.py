@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -52,7 +52,7 @@ class Meter:
     races: Races | None = None
     seen: Evidence = field(default_factory=Evidence)
     counts: Counter[str] = field(default_factory=Counter)
-    lines: dict[int, Counter[str]] = field(default_factory=dict)
+    lines: defaultdict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     sampled: tuple[int, int] | None = None
     by_rule: tuple[int, int] | None = None
     storing: dict[int, int] = field(default_factory=dict)
@@ -92,10 +92,7 @@ class Meter:
 
     def _count(self, way: str, line: int, requested: int, distinct: int, sectors: int) -> None:
         self.counts.update({f"requested_{way}": requested, f"distinct_{way}": distinct, f"sectors_{way}": sectors})
-        self._at(line).update({f"requested_bytes_{way}": requested, f"sectors_{way}": sectors})
-
-    def _at(self, line: int) -> Counter[str]:
-        return self.lines.setdefault(line, Counter())
+        self.lines[line].update({f"requested_bytes_{way}": requested, f"sectors_{way}": sectors})
 
     def forget(self, times: int, size: int, line: int, *, written: bool) -> None:
         """Takes back accesses of a program that polled one element in vain, because their number is chance."""
@@ -108,14 +105,15 @@ class Meter:
         def kept(counts: Counter[str]) -> Counter[str]:
             return Counter({name: count for name, count in counts.items() if not name.startswith("sectors")})
 
-        lines = {line: kept(counts) for line, counts in self.lines.items()}
-        return Meter(self.read, self.written, counts=kept(self.counts), lines=lines)
+        found = Meter(self.read, self.written, counts=kept(self.counts))
+        found.lines |= {line: kept(counts) for line, counts in self.lines.items()}
+        return found
 
     def add(self, share: Meter, times: int = 1) -> None:
         """Adds the counts of another meter, ``times`` times. Footprints are not added."""
         self.counts.update({name: times * count for name, count in share.counts.items()})
         for line, counts in share.lines.items():
-            self._at(line).update({name: times * count for name, count in counts.items()})
+            self.lines[line].update({name: times * count for name, count in counts.items()})
 
     def traced(self) -> Meter:
         """A new meter for the same memory, which keeps ranges of bytes instead of marking them."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -30,13 +31,6 @@ _WAYS = ("read", "written")
 
 class Irregular(Exception):
     """A program does not follow the rule, or there are too many ranges to merge."""
-
-
-class Counted:
-    """A number of distinct bytes."""
-
-    def __init__(self, count: int) -> None:
-        self.bytes = count
 
 
 def count(grid: Place, one: Callable[[Place], Meter], late: Callable[[], bool]) -> tuple[Meter, int]:
@@ -143,7 +137,7 @@ def _count(grid: Place, at: Callable[[Place], Meter], late: Callable[[], bool]) 
         total = total.without_sectors()
     for way in _WAYS:
         distinct = sum(accesses.merged(found).bytes for key, found in touched.items() if key[0] == way)
-        setattr(total, way, Counted(distinct))
+        setattr(total, way, types.SimpleNamespace(bytes=distinct))
     return total
 
 

@@ -56,33 +56,16 @@ def dot_scaled(  # noqa: PLR0917 (the language's)
     )
 
 
-class ScaledProducts:
-    """The builder's method."""
-
-    def __init__(self, counting: Counting) -> None:
-        self.counting = counting
-
-    def dot_scaled(  # noqa: PLR0917 (the builder's)
-        self,
-        a: Any,
-        a_scale: Any,
-        a_kind: Any,
-        b: Any,
-        b_scale: Any,
-        b_kind: Any,
-        fast_math: bool,
-        a_k_packed: bool,
-        b_k_packed: bool,
-        added: Any,
-    ) -> Any:
-        """Computes a product in fp32. ``b_scale`` has the layout of the transposed operand."""
-        steps = a.data.shape[-1] * (2 if a_kind == _KINDS.E2M1 and a_k_packed else 1)
-        self.counting.flops(2 * added.data.size * steps)
-        if is_opaque([x for x in (a, a_scale, b, b_scale, added) if x is not None]):
-            return opaque(added.data, added.data.shape, added.dtype.scalar)
-        left = _scaled(_numbers(a.data, a_kind, a_k_packed), a_scale)
-        right = _scaled(_numbers(np.swapaxes(b.data, -1, -2), b_kind, b_k_packed), b_scale)
-        return TensorHandle(left @ np.swapaxes(right, -1, -2) + added.data, added.dtype.scalar)
+def product(counting: Counting, *given: Any) -> Any:
+    """The builder's method: computes a product in fp32. ``b_scale`` has the layout of the transposed operand."""
+    a, a_scale, a_kind, b, b_scale, b_kind, _fast_math, a_k_packed, b_k_packed, added = given
+    steps = a.data.shape[-1] * (2 if a_kind == _KINDS.E2M1 and a_k_packed else 1)
+    counting.flops(2 * added.data.size * steps)
+    if is_opaque([x for x in (a, a_scale, b, b_scale, added) if x is not None]):
+        return opaque(added.data, added.data.shape, added.dtype.scalar)
+    left = _scaled(_numbers(a.data, a_kind, a_k_packed), a_scale)
+    right = _scaled(_numbers(np.swapaxes(b.data, -1, -2), b_kind, b_k_packed), b_scale)
+    return TensorHandle(left @ np.swapaxes(right, -1, -2) + added.data, added.dtype.scalar)
 
 
 def _numbers(codes: Array, kind: Any, k_packed: bool) -> Array:

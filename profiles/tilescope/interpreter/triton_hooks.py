@@ -36,7 +36,7 @@ from tilescope.interpreter.elementwise_map import map_elementwise
 from tilescope.interpreter.memory import Memory
 from tilescope.interpreter.meter import Counting
 from tilescope.interpreter.reductions import Reductions
-from tilescope.interpreter.scaled_products import ScaledProducts, dot_scaled
+from tilescope.interpreter.scaled_products import dot_scaled, product
 
 #: Attribute of a block's type with its cache key, and the key of all scalars.
 _KEY, _SCALAR = "_tilescope_key", "scalar"
@@ -85,7 +85,7 @@ def hooked(function: Any, counting: Counting) -> Iterator[Callable[..., Any]]:
         replaced = {id(old): getattr(where, name) for where, name, old in scope._changes if old is not _ABSENT}
         # Arithmetic guards all methods against missing values; Memory's own replace those.
         methods = Arithmetic(counting).methods() | Memory(counting).methods()
-        methods["create_dot_scaled"] = ScaledProducts(counting).dot_scaled
+        methods["create_dot_scaled"] = functools.partial(product, counting)
         with (
             mock.patch.object(JITFunction, "__call__", call),
             mock.patch.object(interpreter.InterpretedFunction, "__call__", call),
@@ -113,7 +113,7 @@ def _patch(scope: Any, counting: Counting) -> None:
         scope.set_attr(language, "static_print", lambda *_, **__: None)
     for name, member in inspect.getmembers(tl.tensor):
         if isinstance(member, (JITFunction, interpreter.InterpretedFunction)):
-            scope.set_attr(tl.tensor, name, _method(member))
+            scope.set_attr(tl.tensor, name, functools.partialmethod(member))
     for module in (cuda, cuda.libdevice):
         interpreter._patch_builtin(module, interpreter_builder, scope)
     for name in ("gdc_wait", "gdc_launch_dependents"):
@@ -138,15 +138,6 @@ def _refused(name: str) -> Callable[..., Any]:
         raise NotServed(f"{name} is not interpreted")
 
     return refused
-
-
-def _method(function: Any) -> Callable[..., Any]:
-    """A function of the language as a method of a block: Python would not bind it."""
-
-    def bound(block: Any, *args: Any, **kwargs: Any) -> Any:
-        return function(block, *args, **kwargs)
-
-    return bound
 
 
 def _needing_values(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
