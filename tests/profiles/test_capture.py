@@ -16,6 +16,7 @@ from tilescope.captures import recording
 from tilescope.collectors import check, compiler, interpreter
 from tilescope.execution import describe, execute, launches
 from tilescope.execution.not_applicable import NotApplicable
+from tilescope.files import bounded_reading
 from tilescope.table.case import Case
 from triton.compiler.compiler import CompiledKernel
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -51,7 +52,7 @@ def compiled(reference: str, folder: Path, target: str = "sm_90") -> dict[str, A
     spec = execute.load_spec(reference)
     case = Case(reference, "triton", "forward", spec.workloads[0].id)
     compiler.capture(case, spec, folder / "compiled.json.gz", {"target": target})
-    return compiler.load(folder / "compiled.json.gz")
+    return bounded_reading.data_of(folder / "compiled.json.gz")
 
 
 def test_launch_is_recorded_and_made_again(tmp_path):

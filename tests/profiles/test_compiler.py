@@ -12,6 +12,7 @@ from tilescope.collectors import compiler
 from tilescope.collectors.assembly import widest_access
 from tilescope.execution import execute, launches, offline
 from tilescope.execution.not_applicable import NotApplicable
+from tilescope.files import bounded_reading
 from tilescope.models import advice
 from tilescope.table import schema
 from tilescope.table.case import Case
@@ -65,7 +66,7 @@ def test_products_that_ptxas_lets_run_one_by_one(tmp_path: Path, impl: str, seri
     assert found["wgmma_short_of_registers"] == found["wgmma_serialized_otherwise"] == 0
     told = {finding.rule for finding in advice.findings(table, H200)}
     assert ("serialized-products" in told) == bool(serialized)
-    (launch,) = compiler.load(tmp_path / f"case{compiler.SUFFIX}")["launches"]
+    (launch,) = bounded_reading.data_of(tmp_path / f"case{compiler.SUFFIX}")["launches"]
     assert {one["operation"] for one in launch["transfers"]} >= {"local_alloc"} and launch["transfers"][0]["line"]
 
 

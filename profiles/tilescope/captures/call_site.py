@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import sys
 import sysconfig
+import traceback
 from pathlib import Path
-from types import FrameType
 
 from tilescope.execution import kernel_code
 
@@ -21,15 +21,13 @@ def call_site() -> tuple[str, ...]:
 
     In the thread of a backward pass on a GPU the latter is unknown.
     """
-    frame: FrameType | None = sys._getframe(1)
     found: list[str] = []
-    while frame is not None:
+    for frame, line in traceback.walk_stack(sys._getframe(1)):
         name, own = _named(frame.f_code.co_filename, frame.f_globals.get("__name__", ""))
         if name and (own or not found):
-            found.append(f"{name}:{frame.f_lineno}")
+            found.append(f"{name}:{line}")
         if name and own:
             break
-        frame = frame.f_back
     return tuple(found)
 
 

@@ -75,10 +75,6 @@ class Record:
         if text not in self.data["notes"]:
             self.data["notes"].append(text)
 
-    def note_code(self, flow: Flow) -> None:
-        """Adds what the compiled kernel's text shows."""
-        self.data["touched"] = flow.touched
-
 
 class Recorder:
     """Records launches before they are made."""
@@ -225,7 +221,7 @@ class Kernel:
         }
         record = self._known[key] = Record(launch.function, data)
         if stages:
-            record.note_code(flow)
+            data["touched"] = flow.touched
         self.records.append(record)
         alike.append(record)
         return record

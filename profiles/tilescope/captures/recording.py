@@ -80,7 +80,7 @@ def on_gpu(recorder: Recorder, searching: Searching = lambda *about: None) -> It
             # Inductor keeps no text of its code, so it is compiled again, as a replay will do.
             with contextlib.suppress(Exception):
                 kernel = launch.function.run(*launch.args, **launch.kwargs, grid=launch.grid, warmup=True)
-                record.note_code(Flow(kernel.asm))
+                record.data["touched"] = Flow(kernel.asm).touched
 
     with (
         observe.each_launch(take),
@@ -230,7 +230,8 @@ class _Interpreting:
         if "touched" not in record.data and self.touching > 0:
             began = time.perf_counter()
             with contextlib.suppress(Exception):
-                record.note_code(Flow(compiling.compiled(launch, min(TOUCHED, self.touching))[0].asm))
+                kernel, _ = compiling.compiled(launch, min(TOUCHED, self.touching))
+                record.data["touched"] = Flow(kernel.asm).touched
             self.touching -= time.perf_counter() - began
 
 

@@ -106,7 +106,8 @@ class Records:
             dims, dtype, size, elements = _sizes(launch)
             key = (tuple(dims.values()), dtype)
             seen[key] = seen.get(key, -1) + 1
-            found.append(CapturedWorkload(dims, dtype, seen[key], _label(launch), size, elements))
+            label = next(iter(launch["sites"]), "").partition(" < ")[0]
+            found.append(CapturedWorkload(dims, dtype, seen[key], label, size, elements))
         return tuple(found)
 
     def spec(self, inputs: Callable[[Workload, Any], dict[str, Any]]) -> CapturedSpec:
@@ -224,7 +225,3 @@ def tensor_bytes(data: Mapping[str, Any], names: Sequence[str]) -> int:
         own = [extent for extent, step in zip(tensor["shape"], tensor["stride"], strict=True) if step or not extent]
         total[tensor["storage"]] += math.prod(own) * size
     return sum(min(count, int(data["storages"][storage]["bytes"])) for storage, count in total.items())
-
-
-def _label(launch: Mapping[str, Any]) -> str:
-    return next(iter(launch["sites"]), "").partition(" < ")[0]

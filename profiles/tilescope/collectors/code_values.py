@@ -450,10 +450,6 @@ def _compared(operation: Operation, a: Range, b: Range) -> Range:
     return Range(1, 1) if always.get(kind) else Range(0, 0) if never.get(kind) else Range(0, 1)
 
 
-def _same_range(_: Operation, a: Range) -> Range:
-    return a
-
-
 _RANGES: dict[str, Callable[..., Range | None]] = {
     "arith.addi": _corners(lambda x, y: x + y),
     "arith.subi": _corners(lambda x, y: x - y),
@@ -464,7 +460,7 @@ _RANGES: dict[str, Callable[..., Range | None]] = {
     **dict.fromkeys(("arith.remsi", "arith.remui"), _remainder),
     "arith.andi": _masked,
     "arith.shli": _shifted,
-    **dict.fromkeys(("arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast"), _same_range),
+    **dict.fromkeys(("arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast"), lambda _, a: a),
     "arith.cmpi": _compared,
 }
 #: Operations of Triton's that leave lanes at their places along the dimensions of their operands.

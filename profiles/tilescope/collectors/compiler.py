@@ -125,7 +125,7 @@ def launches_of(
 @bounded_reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
     """A row for each figure of each launch, and its occupancy."""
-    data = load(artefact)
+    data = bounded_reading.data_of(artefact)
     return schema.frame(
         row for index, launch in enumerate(data["launches"]) for row in rows_of(case, index, launch, data["target"])
     )
@@ -145,7 +145,7 @@ def rows_of(case: Case, index: int, launch: Mapping[str, Any], target: str) -> l
 @bounded_reading.parser
 def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str]]:
     """Values of source lines, and the source files by name."""
-    data = load(artefact)
+    data = bounded_reading.data_of(artefact)
     return lines_of(data["launches"], case), json_shape.fit(data["sources"], dict[str, str], "sources")
 
 
@@ -171,12 +171,6 @@ def lines_of(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:
         for line, known in sorted(values.items()):
             rows += line_values.rows(case, "compiler", known, launch=index, function=function, file=file, line=line)
     return line_values.frame(rows)
-
-
-def load(artefact: Path) -> dict[str, Any]:
-    """Reads an artefact: ``target``, versions, ``sources``, and ``launches``, a record for each launch. Raises Unreadable."""
-    data: dict[str, Any] = bounded_reading.data_of(artefact)
-    return data
 
 
 def _launched(launch: Launch, record: Mapping[str, Any]) -> launch_configs.Launched:

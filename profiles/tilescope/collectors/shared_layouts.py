@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -56,10 +56,7 @@ def offsets(shared: Shared, shape: Sequence[int], bits: int, places: Integers) -
 
 
 def _strides(along: Sequence[Integers], extents: Sequence[int]) -> Integers:
-    found = np.zeros_like(along[0])
-    for n, place in enumerate(along):
-        found += place * math.prod(extents[:n])
-    return found
+    return np.asarray(np.ravel_multi_index(tuple(along), tuple(extents), order="F"))
 
 
 def _by_bases(bases: Sequence[Sequence[int]], shape: Sequence[int], places: Integers) -> Integers:
@@ -145,15 +142,10 @@ def _candidates(transfer: Transfer) -> Iterator[Shared]:
         row = shape[order[0]]
         vectors = [1 << n for n in range(5) if size << n <= _WIDEST and 1 << n < row]
         for vec in reversed(vectors):
-            for per_phase in _powers(1, 8):
+            for per_phase in (1, 2, 4, 8):
                 most = min(row // vec, shape[order[1]])
-                for max_phase in _powers(2, min(most, 32)):
-                    yield Shared("swizzled", order, vec, per_phase, max_phase)
+                for max_phase in (2, 4, 8, 16, 32):
+                    if max_phase <= most:
+                        yield Shared("swizzled", order, vec, per_phase, max_phase)
         # Less padding would leave rows where accesses of 16 bytes fail.
         yield Shared("swizzled", order, paddings=((row, _WIDEST // size),))
-
-
-def _powers(first: int, last: int) -> Iterable[int]:
-    while first <= last:
-        yield first
-        first *= 2

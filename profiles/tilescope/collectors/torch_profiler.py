@@ -11,7 +11,7 @@ import json
 import math
 import tempfile
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +34,23 @@ RANGE = "tilescope.sample"
 _GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _RUNTIME = frozenset({"cuda_runtime", "cuda_driver"})
 
+
+def _product(sides: list[float]) -> float:
+    if len(sides) > len("xyz"):
+        raise ValueError(f"a launch of {len(sides)} dimensions")
+    return math.prod(sides)
+
+
 #: Metrics of a launch and their argument in the trace. They are the same in all repetitions and stored once.
-_RESOURCES = (("registers", "registers per thread"), ("shared_memory", "shared memory"))
+_RESOURCES: dict[str, tuple[str, Callable[[Any], float]]] = {
+    "registers": ("registers per thread", float), "shared_memory": ("shared memory", float),
+    "block_threads": ("block", _product), "grid_blocks": ("grid", _product),
+    "estimated_occupancy": ("est. achieved occupancy %", lambda percent: float(percent) / 100),
+}  # fmt: skip
 
 Event = dict[str, Any]
 
-
-def unavailable() -> str | None:
-    """Why nothing can be profiled here; None when it can."""
-    return device.unavailable()
+unavailable = device.unavailable
 
 
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
@@ -187,18 +195,6 @@ _KEPT_ARGUMENTS = frozenset(
 
 def _resources(event: Event) -> Iterable[tuple[str, float]]:
     arguments = event.get("args", {})
-    for metric, name in _RESOURCES:
+    for metric, (name, convert) in _RESOURCES.items():
         if name in arguments:
-            yield metric, float(arguments[name])
-    if "block" in arguments:
-        yield "block_threads", _product(arguments["block"])
-    if "grid" in arguments:
-        yield "grid_blocks", _product(arguments["grid"])
-    if "est. achieved occupancy %" in arguments:
-        yield "estimated_occupancy", float(arguments["est. achieved occupancy %"]) / 100
-
-
-def _product(sides: list[float]) -> float:
-    if len(sides) > len("xyz"):
-        raise ValueError(f"a launch of {len(sides)} dimensions")
-    return float(math.prod(sides))
+            yield metric, float(convert(arguments[name]))

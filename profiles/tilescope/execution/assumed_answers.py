@@ -5,10 +5,11 @@ Answers come from documents only. Imports torch: worker-side only.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -155,26 +156,18 @@ class Properties:
         return f"_CudaDeviceProperties(assumed, {self._answers.properties})"
 
 
-class Entries(Mapping[str, Any]):
+class Entries(collections.UserDict[str, Any]):
     """Stands for the result of ``driver.active.utils.get_device_properties``. Each entry that is read is kept."""
 
     def __init__(self, answers: Answers) -> None:
+        super().__init__(answers.entries)
         self._answers = answers
 
     def __getitem__(self, name: str) -> Any:
         query = f"triton.runtime.driver.active.utils.get_device_properties()[{name!r}]"
-        if name not in self._answers.entries:
+        if name not in self.data:
             raise self._answers.refuse(query, NoKey)
-        return self._answers.tell(query, self._answers.entries[name])
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._answers.entries
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._answers.entries)
-
-    def __len__(self) -> int:
-        return len(self._answers.entries)
+        return self._answers.tell(query, self.data[name])
 
 
 class _Idle:

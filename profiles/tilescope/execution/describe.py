@@ -60,7 +60,9 @@ def entry(kernel: str, spec: KernelSpec, selected: Sequence[Workload] = ()) -> d
         "kernel": kernel,
         "name": spec.name,
         "summary": spec.summary,
-        "family": "" if ".py" in kernel else _family(spec),
+        "family": ""
+        if ".py" in kernel
+        else next((name for name, of in tilescope_kernels.FAMILIES.items() if spec in of), ""),
         "dims": list(spec.dims),
         "passes": list(spec.passes),
         "targets": list(spec.targets),
@@ -95,10 +97,6 @@ def known_cost(cost: Cost) -> dict[str, Any]:
     unknown: tuple[str, ...] = getattr(cost, "unknown", ())
     whole = {"whole_tensors": True} if getattr(cost, "whole_tensors", False) else {}
     return {name: value for name, value in asdict(cost).items() if name not in unknown} | whole
-
-
-def _family(spec: KernelSpec) -> str:
-    return next((family for family, specs in tilescope_kernels.FAMILIES.items() if spec in specs), "")
 
 
 def _declaring(spec: KernelSpec) -> Path:

@@ -130,7 +130,11 @@ class _Launch:
 
 def _launches(table: cells.Table) -> Iterator[_Launch]:
     found = list(_of_raw(table) if table.raw else _of_details(table))
-    numbers = ((value, _is_whole(name, unit)) for one in found for name, unit, value in one.counted)
+    numbers = (
+        (value, unit in _WHOLE_UNITS and bool(_WHOLE_NAME.fullmatch(name)))
+        for one in found
+        for name, unit, value in one.counted
+    )
     mark = delimited.decimal_mark(numbers, table.separator)
     for one in found:
         counted = [(name, unit, delimited.plain(value, mark)) for name, unit, value in one.counted if name]
@@ -155,24 +159,17 @@ def _of_details(table: cells.Table) -> Iterator[_Launch]:
         yield _Launch(*launch)
 
 
-def _is_whole(name: str, unit: str) -> bool:
-    return unit in _WHOLE_UNITS and bool(_WHOLE_NAME.fullmatch(name))
-
-
 def _add(rows: Rows, launch: int, printed: Mapping[str, str], values: Mapping[str, float], gpu: str) -> bool:
     """Adds one launch, if any of its counters is known. ``printed`` are its cells, ``values`` its counters in ncu's base units."""
     found = counters.metrics(values, _capability(printed))
     if not found:
         return False
-    block, grid = (_sizes(printed.get(name, "")) for name in ("Block Size", "Grid Size"))
+    # A cell is such as ``(16384, 1, 1)``.
+    sides = (re.findall(r"\d{1,10}", printed.get(name, "")) for name in ("Block Size", "Grid Size"))
+    block, grid = (contents.sizes([int(side) for side in found]) for found in sides)
     size = {"block_threads": contents.product(block), "grid_blocks": contents.product(grid)}
     rows.add(contents.name(printed["Kernel Name"]), contents.workload(grid, block), launch, {**size, **found}, gpu=gpu)
     return True
-
-
-def _sizes(cell: str) -> list[int] | None:
-    """The sides in a cell such as ``(16384, 1, 1)``; None for another cell."""
-    return contents.sizes([int(side) for side in re.findall(r"\d{1,10}", cell)])
 
 
 def _capability(printed: Mapping[str, str]) -> str:

@@ -92,7 +92,7 @@ def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str
 
 def _code(artefact: Path) -> dict[str, list[compiled_text.Text]]:
     """The SASS of each kernel function in a compiler's artefact."""
-    launches: list[dict[str, Any]] = compiler.load(artefact)["launches"]
+    launches: list[dict[str, Any]] = bounded_reading.data_of(artefact)["launches"]
     return {entry["function"]: compiled_text.read("sass", entry["stages"]["sass"], entry["file"]) for entry in launches}
 
 
