@@ -93,18 +93,13 @@ def draw(storage: torch.UntypedStorage, start: int, data: Mapping[str, Any], fol
         first.copy_(torch.randint(low, high + 1, first.shape, generator=numbers, device=storage.device))
         _repeat(elements)
     elif kind == "normal":
-        values = torch.view_as_real(elements) if dtype.is_complex else elements
-        _fill_normal(values, data, numbers)
+        flat = (torch.view_as_real(elements) if dtype.is_complex else elements).reshape(-1)
+        drawn = torch.randn(flat[:_DRAWN].shape, generator=numbers, device=flat.device)
+        drawn.mul_(float(data["deviation"])).add_(float(data["mean"])).clamp_(float(data["low"]), float(data["high"]))
+        flat[:_DRAWN].copy_(drawn)
+        _repeat(flat)
     else:
         raise ValueError(f"captured contents of an unknown kind: {kind}")
-
-
-def _fill_normal(values: torch.Tensor, data: Mapping[str, Any], numbers: torch.Generator) -> None:
-    flat = values.reshape(-1)
-    drawn = torch.randn(flat[:_DRAWN].shape, generator=numbers, device=flat.device)
-    drawn.mul_(float(data["deviation"])).add_(float(data["mean"])).clamp_(float(data["low"]), float(data["high"]))
-    flat[:_DRAWN].copy_(drawn)
-    _repeat(flat)
 
 
 def _repeat(elements: torch.Tensor) -> None:

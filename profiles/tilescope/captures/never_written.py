@@ -47,7 +47,7 @@ class NeverWritten:
                 fresh.settled |= read or kernel_syntax.stores_by_memory(launch.function.fn)
                 fresh.launched = True
                 before = np.count_nonzero(fresh.stored)
-                fresh.stored |= meter.written.marks(index) > 0
+                fresh.stored |= meter.written.marks[index] > 0
                 share = (np.count_nonzero(fresh.stored) - before) / math.prod(launch.grid)
                 if fresh.settled or fresh.stored.all():
                     fresh.settled, fresh.stored = True, fresh.stored[:0]

@@ -274,11 +274,9 @@ class Code:
         return [dataclasses.replace(value, range=None, wraps=None) for value in operands]
 
     def _program(self, operation: Operation) -> list[Value]:
-        return [Value(Range(0, self.last[_AXES[operation.text.split()[0]]]))]
-
-    def _programs(self, operation: Operation) -> list[Value]:
-        extent = self.last[_AXES[operation.text.split()[0]]] + 1
-        return [Value(Range(extent, extent))]
+        """The number of the program along an axis, or of all programs."""
+        last = self.last[_AXES[operation.text.split()[0]]]
+        return [Value(Range(0, last) if operation.name == "tt.get_program_id" else Range(last + 1, last + 1))]
 
     def _arange(self, operation: Operation) -> list[Value]:
         return [Value(Range(operation.number("start"), operation.number("end") - 1), frozenset({0}))]
@@ -483,8 +481,7 @@ _METHODS: dict[str, Callable[[Code, Operation], list[Value]]] = {
     "tt.reshape": Code._reshape,
     **dict.fromkeys(("arith.cmpf", "arith.cmpi"), Code._compare),
     "tt.dot": Code._dot,
-    "tt.get_program_id": Code._program,
-    "tt.get_num_programs": Code._programs,
+    **dict.fromkeys(("tt.get_program_id", "tt.get_num_programs"), Code._program),
     "tt.make_range": Code._arange,
     "arith.constant": Code._constant,
     "tt.expand_dims": Code._expand,

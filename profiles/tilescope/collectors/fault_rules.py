@@ -161,7 +161,7 @@ def tuned_in_place(subject: Subject) -> Iterator[Fault]:
     tuner, races = _tuner(subject), subject.races
     if tuner is None or races is None or getattr(tuner, "user_defined_pre_hook", False):
         return
-    addresses = [races.written.start(index) for index in sorted(races.overwritten)]
+    addresses = [races.written.starts[index] for index in sorted(races.overwritten)]
     for line, atomics in subject.seen.atomics.items():
         if kernel_syntax.counts(subject.launch.function.fn, line):
             addresses.append(int(atomics.ranges[0].starts[0]))

@@ -111,15 +111,16 @@ def _joined(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> Runs:
 class Footprint:
     """Marks the touched bytes of allocations, which are ``(address, bytes)`` and must not overlap.
 
-    The marks are in memory that forked processes share. ``used`` is the set of allocations that this process has marked.
+    ``starts`` are the addresses of allocations and ``marks`` those of their bytes, in memory that forked processes share. ``used`` is
+    the set of allocations that this process has marked.
     """
 
     def __init__(self, allocations: Iterable[tuple[int, int]]) -> None:
         ordered = sorted(set(allocations))
         self.used: set[int] = set()
-        self._starts = [start for start, _ in ordered]
+        self.starts = [start for start, _ in ordered]
         self._sizes = [size for _, size in ordered]
-        self._touched = [shared(size) for size in self._sizes]
+        self.marks = [shared(size) for size in self._sizes]
 
     def __getstate__(self) -> set[int]:
         return self.used
@@ -130,7 +131,7 @@ class Footprint:
     @property
     def bytes(self) -> int:
         """Distinct bytes touched so far."""
-        return sum(int(np.count_nonzero(self._touched[index])) for index in self.used)
+        return sum(int(np.count_nonzero(self.marks[index])) for index in self.used)
 
     def add(self, found: Runs) -> None:
         """Marks the bytes. Raises OutOfBounds where one belongs to no allocation."""
@@ -142,52 +143,44 @@ class Footprint:
         if not found.starts.size:
             return
         first, last = int(found.starts[0]), int(found.ends[-1])
-        index = bisect.bisect_right(self._starts, first) - 1
-        if index >= 0 and last <= self._starts[index] + self._sizes[index]:
-            yield index, Runs(found.starts - self._starts[index], found.ends - self._starts[index])
+        index = bisect.bisect_right(self.starts, first) - 1
+        if index >= 0 and last <= self.starts[index] + self._sizes[index]:
+            yield index, Runs(found.starts - self.starts[index], found.ends - self.starts[index])
             return
         # An access to several allocations.
         for start, end in zip(found.starts.tolist(), found.ends.tolist(), strict=True):
-            index = bisect.bisect_right(self._starts, start) - 1
-            if index < 0 or end > self._starts[index] + self._sizes[index]:
+            index = bisect.bisect_right(self.starts, start) - 1
+            if index < 0 or end > self.starts[index] + self._sizes[index]:
                 raise self._outside(start, end, index)
-            yield index, Runs(np.array([start - self._starts[index]]), np.array([end - self._starts[index]]))
+            yield index, Runs(np.array([start - self.starts[index]]), np.array([end - self.starts[index]]))
 
     def mark(self, index: int, within: Runs, value: int = 1, *, over: bool = True) -> None:
         """Marks ranges of an allocation; without ``over`` only bytes that have no mark."""
         self.used.add(index)
-        for marks, place in pieces(self._touched[index], within):
+        for marks, place in pieces(self.marks[index], within):
             if over or not marks[place].max(initial=0):
                 marks[place] = value
             elif not marks[place].min(initial=255):
                 marks[place] = np.where(marks[place] == 0, np.uint8(value), marks[place])
 
-    def marks(self, index: int) -> Marks:
-        """The marks of an allocation, a number for each of its bytes."""
-        return self._touched[index]
-
     def index(self, address: int) -> int | None:
         """The number of the allocation that starts at an address; None without one."""
-        place = bisect.bisect_left(self._starts, address)
-        return place if place < len(self._starts) and self._starts[place] == address else None
-
-    def start(self, index: int) -> int:
-        """The address of an allocation."""
-        return self._starts[index]
+        place = bisect.bisect_left(self.starts, address)
+        return place if place < len(self.starts) and self.starts[place] == address else None
 
     def _outside(self, start: int, end: int, index: int) -> OutOfBounds:
         """The error for the bytes ``[start, end)``. Allocation ``index`` is the last one that begins before them (-1: none)."""
-        if index >= 0 and start < self._starts[index] + self._sizes[index]:
-            beyond = self._starts[index] + self._sizes[index]
-            return OutOfBounds(f"{_bytes(end - beyond)} past the end of", self._starts[index], beyond)
-        after = start - self._starts[index] - self._sizes[index] if index >= 0 else None
-        before = self._starts[index + 1] - start if index + 1 < len(self._starts) else None
+        if index >= 0 and start < self.starts[index] + self._sizes[index]:
+            beyond = self.starts[index] + self._sizes[index]
+            return OutOfBounds(f"{_bytes(end - beyond)} past the end of", self.starts[index], beyond)
+        after = start - self.starts[index] - self._sizes[index] if index >= 0 else None
+        before = self.starts[index + 1] - start if index + 1 < len(self.starts) else None
         if before is not None and (after is None or before < after):
-            return OutOfBounds(f"{_bytes(before)} before the start of", self._starts[index + 1], start)
+            return OutOfBounds(f"{_bytes(before)} before the start of", self.starts[index + 1], start)
         if after is None:
             return OutOfBounds("", None, start)
         where = f"{_bytes(after)} after the end of" if after else "what follows the end of"
-        return OutOfBounds(where, self._starts[index], start)
+        return OutOfBounds(where, self.starts[index], start)
 
 
 class Trace(Footprint):
@@ -195,7 +188,7 @@ class Trace(Footprint):
 
     def __init__(self, of: Footprint) -> None:
         self.used = set()
-        self._starts, self._sizes, self._touched = of._starts, of._sizes, []
+        self.starts, self._sizes, self.marks = of.starts, of._sizes, []
         self._found: dict[int, list[Runs]] = {}
 
     def mark(self, index: int, within: Runs, value: int = 1, *, over: bool = True) -> None:

@@ -109,13 +109,13 @@ class Races:
         """Notes a load. Returns a race where other programs stored the bytes."""
         races = []
         for index, within in self.read.placed(found):
-            by.fresh = by.fresh or not self.read.marks(index)[within.starts[0]]
+            by.fresh = by.fresh or not self.read.marks[index][within.starts[0]]
             self.read.mark(index, within, by.mark, over=False)
             if index not in self.written.used:
                 continue
             self._mark_readers(index, within, by)
             if not by.synchronized:
-                races += self._contested(READS, index, self.written.marks(index), within, {by.mark, _ATOMIC})
+                races += self._contested(READS, index, self.written.marks[index], within, {by.mark, _ATOMIC})
         return races
 
     def stores(self, found: Runs, by: Program, changed: Callable[[], Runs | None]) -> list[Race]:
@@ -129,7 +129,7 @@ class Races:
                 self._first_store(index, by)
             if index in self._readers and index not in self.overwritten and self._overwrites(index, within):
                 self.overwritten.add(index)
-            marks = [(STORES, self.written.marks(index)), (READS, self._readers.get(index))]
+            marks = [(STORES, self.written.marks[index]), (READS, self._readers.get(index))]
             suspected = [(kind, of) for kind, of in marks if of is not None and _others(of, within, by.mark)]
             if suspected and not by.synchronized:
                 races += self._changing(suspected, index, within, by, changed())
@@ -153,7 +153,7 @@ class Races:
             for ranges in moved
             for race in self._contested(kind, index, of, ranges, mine)
         ]
-        return races or (self._contested(EQUAL, index, self.written.marks(index), within, mine) if by.fresh else [])
+        return races or (self._contested(EQUAL, index, self.written.marks[index], within, mine) if by.fresh else [])
 
     def unordered(
         self, found: Runs, elements: Elements, size: int, by: Program, changed: Callable[[], Runs | None] | None = None
@@ -183,7 +183,7 @@ class Races:
         races = []
         for index, within in self.written.placed(found):
             if floating and not by.synchronized and index in self.written.used:
-                races += self._contested(ADDED, index, self.written.marks(index), within, {by.mark, _ATOMIC})
+                races += self._contested(ADDED, index, self.written.marks[index], within, {by.mark, _ATOMIC})
             if floating:
                 self.overwritten.add(index)
             self.read.mark(index, within, by.mark, over=False)
@@ -193,7 +193,7 @@ class Races:
 
     def _overwrites(self, index: int, within: Runs) -> bool:
         """Whether any of the bytes was read, and not stored to before."""
-        read, written = (pieces(marks, within) for marks in (self._readers[index], self.written.marks(index)))
+        read, written = (pieces(marks, within) for marks in (self._readers[index], self.written.marks[index]))
         return any(
             ((array[place] != 0) & (stored[place] == 0)).any()
             for (array, place), (stored, _) in zip(read, written, strict=True)
@@ -201,7 +201,7 @@ class Races:
 
     def _first_store(self, index: int, by: Program) -> None:
         """Makes the marks of readers. Only the first reader is known: the current program, or there may be several."""
-        first = self.read.marks(index)
+        first = self.read.marks[index]
         readers = self._readers[index] = shared(first.size)
         for start in range(0, first.size, _AT_ONCE):
             if (part := first[start : start + _AT_ONCE]).any():
@@ -210,7 +210,7 @@ class Races:
 
     def _mark_readers(self, index: int, within: Runs, by: Program) -> None:
         if index not in self._readers:
-            self._readers[index] = shared(self.read.marks(index).size)
+            self._readers[index] = shared(self.read.marks[index].size)
         for marks, where in pieces(self._readers[index], within):
             before = marks[where]
             marks[where] = np.where((before == 0) | (before == by.mark), np.uint8(by.mark), np.uint8(SEVERAL))
@@ -224,7 +224,7 @@ class Races:
         others = ~np.isin(marks[every], [0, *mine])
         if not others.any():
             return []
-        places = (every[others] + self.written.start(index)).astype(np.uint64)
+        places = (every[others] + self.written.starts[index]).astype(np.uint64)
         return [Race(kind, index, runs(places, 1), set(np.unique(marks[every[others]]).tolist()))]
 
 

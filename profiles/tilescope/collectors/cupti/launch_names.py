@@ -44,4 +44,4 @@ def demangled(symbol: bytes) -> str:
     """The demangled C++ name; another symbol, as of a Triton kernel, unchanged."""
     import torch  # noqa: PLC0415 - the worker has imported it
 
-    return torch._C._demangle(symbol.decode(errors="replace"))  # type: ignore[attr-defined]
+    return torch._C._demangle(symbol.decode(errors="replace"))

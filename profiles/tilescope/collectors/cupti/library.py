@@ -67,16 +67,13 @@ class Library:
         if code in _REFUSED:
             raise Refused(_REFUSED[code].format(version=self.version, chip=self.asked_chip))
         if code:
-            raise CuptiError(f"CUPTI {self.version}: {function} gave {self.result_name(code)}")
+            said = ctypes.c_char_p()
+            self.handle.cuptiGetResultString(code, ctypes.byref(said))
+            result = (said.value or b"an unknown result").decode(errors="replace")
+            raise CuptiError(f"CUPTI {self.version}: {function} gave {result} ({code})")
 
     #: The last requested chip, for messages.
     asked_chip = "of this GPU"
-
-    def result_name(self, code: int) -> str:
-        """CUPTI's name of a result, with its number."""
-        said = ctypes.c_char_p()
-        self.handle.cuptiGetResultString(code, ctypes.byref(said))
-        return f"{(said.value or b'an unknown result').decode(errors='replace')} ({code})"
 
     @property
     def version(self) -> str:

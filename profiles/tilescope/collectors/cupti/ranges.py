@@ -40,14 +40,13 @@ class Counting(contextlib.AbstractContextManager["Counting"]):
 
     def __init__(self, library: Library, chip: str, plan: Plan, launches: int) -> None:
         self._library, self._chip, self._plan, self._launches = library, chip, plan, launches
-        self._stack = contextlib.ExitStack()
         self._passes = 0
         self.values: list[Mapping[str, float]] = []
 
     def __enter__(self) -> Counting:
         library, plan, launches = self._library, self._plan, self._launches
-        profiler = self._profiler = self._stack.enter_context(_enabled(library))
-        try:
+        with contextlib.ExitStack() as stack:
+            profiler = self._profiler = stack.enter_context(_enabled(library))
             names = structures.texts(plan.counters)
             size = structures.GetCounterDataSize(
                 profiler=profiler, metricNames=names, numMetrics=len(names), maxNumOfRanges=launches,
@@ -64,9 +63,7 @@ class Counting(contextlib.AbstractContextManager["Counting"]):
                 counterData=place, range=EACH_LAUNCH, replayMode=CALLED_AGAIN, maxRangesPerPass=launches, numNestingLevels=1,
                 minNestingLevel=1, passIndex=0, targetNestingLevel=0,
             ))  # fmt: skip
-        except BaseException:
-            self._stack.close()
-            raise
+            self._stack = stack.pop_all()
         return self
 
     def begin(self) -> None:

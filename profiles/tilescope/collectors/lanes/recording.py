@@ -88,7 +88,10 @@ def recording(kinds: Collection[str], room: int = ROOM) -> Iterator[Recording]:
         def marked(source: Any, metadata: Any) -> Any:
             module = to_ttgir(source, metadata)
             made.compiled[metadata["hash"]] = found = records.insert(str(module), made.kinds)
-            return _parsed(found.text, module.context)
+            try:
+                return offline.parsed(found.text, module.context)
+            except RuntimeError as error:
+                raise NotApplicable("Triton cannot read the kernel's code with records") from error
 
         def recorded(source: Any, metadata: Any) -> str:
             made.lowered[metadata["hash"]] = found = lowering.lower(to_ptx(source, metadata), room)
@@ -117,13 +120,6 @@ def unrecorded() -> Iterator[None]:
     with knobs.compilation.scope():
         knobs.compilation.instrumentation_mode = ""
         yield
-
-
-def _parsed(text: str, context: Any) -> Any:
-    try:
-        return offline.parsed(text, context)
-    except RuntimeError as error:
-        raise NotApplicable("Triton cannot read the kernel's code with records") from error
 
 
 @contextlib.contextmanager
