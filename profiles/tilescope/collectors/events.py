@@ -26,7 +26,10 @@ REPETITIONS, WARMUP = 50, 10
 #: Sets of inputs taken in turn, so that a call does not find its inputs in the cache.
 ROTATE = 3
 
-unavailable = device.unavailable
+
+def unavailable() -> str | None:
+    """Says why there is no GPU; None if there is one."""
+    return device.unavailable()
 
 
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:

@@ -50,7 +50,10 @@ _RESOURCES: dict[str, tuple[str, Callable[[Any], float]]] = {
 
 Event = dict[str, Any]
 
-unavailable = device.unavailable
+
+def unavailable() -> str | None:
+    """Says why there is no GPU; None if there is one."""
+    return device.unavailable()
 
 
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:

@@ -42,6 +42,15 @@ def seen(library: Library) -> Iterator[list[str]]:
 
 def demangled(symbol: bytes) -> str:
     """The demangled C++ name; another symbol, as of a Triton kernel, unchanged."""
-    import torch  # noqa: PLC0415 - the worker has imported it
-
-    return torch._C._demangle(symbol.decode(errors="replace"))
+    if not symbol.startswith(b"_Z"):
+        return symbol.decode(errors="replace")
+    status, text = ctypes.c_int(), None
+    with contextlib.suppress(OSError, AttributeError):
+        function = ctypes.CDLL("libstdc++.so.6")["__cxa_demangle"]
+        function.restype = ctypes.c_void_p
+        if place := function(symbol, None, None, ctypes.byref(status)):
+            text = ctypes.string_at(place)
+            free = ctypes.CDLL(None)["free"]
+            free.argtypes = (ctypes.c_void_p,)
+            free(place)
+    return (text or symbol).decode(errors="replace")
