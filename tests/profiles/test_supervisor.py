@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from tilescope.hardware.gpu_lock import gpu_lock, held, path
 from tilescope.jobs import attempt, process, ptxas, questions, supervisor
-from tilescope.jobs.job import Job, WorkerError
+from tilescope.jobs.job import IN_TURN, TIMED, Job, WorkerError
 from tilescope.jobs.ledger import Ledger
+from tilescope.notebook import script_jobs
 from tilescope.runs import journal, store
 from tilescope.table.case import Case
 
@@ -353,9 +354,15 @@ def test_collectors_in_turn_keep_their_order(catalog, monkeypatch):
     monkeypatch.setattr(attempt, "collect", collect)
     monkeypatch.setattr(supervisor, "IN_TURN", (*reversed(names),))
     monkeypatch.setattr(supervisor, "ON_GPU", frozenset(names))
-    monkeypatch.setattr(supervisor, "TIMED", frozenset(names[1:]))
     run(catalog, ["good"], names)
-    assert asked == ["fakes.quick", "fakes.mortal", "fakes.late"]
+    assert asked == [*reversed(names)]
+
+
+def test_collectors_that_time_are_last_in_turn():
+    timed = [name in TIMED for name in IN_TURN]
+    assert timed == sorted(timed) and len({*timed}) == 2
+    assert IN_TURN.index("cupti") < IN_TURN.index("torch_profiler"), "CUPTI counts before torch.profiler traces"
+    assert tuple(name for name in IN_TURN if name != "check") == script_jobs.EARLY
 
 
 def test_timed_collector_waits_in_the_process_that_counts(catalog, monkeypatch, tmp_path):
@@ -365,7 +372,7 @@ def test_timed_collector_waits_in_the_process_that_counts(catalog, monkeypatch, 
     (tmp_path / "deaths").write_text("0")
     monkeypatch.setenv("FAKES_DEATHS", str(tmp_path / "deaths"))
     monkeypatch.setattr(supervisor, "processors", lambda: 4)
-    monkeypatch.setattr(supervisor, "IN_TURN", (times, counts))
+    monkeypatch.setattr(supervisor, "IN_TURN", (counts, times))
     monkeypatch.setattr(supervisor, "ON_GPU", frozenset((times, counts)))
     for module in (attempt, supervisor):
         monkeypatch.setattr(module, "TIMED", frozenset((times,)))

@@ -18,9 +18,9 @@ from tilescope.table.sources import KNOWN
 ON_GPU = frozenset(name for name, collector in KNOWN.items() if collector.on_gpu)
 #: Collectors that time calls, so that the CPU rests beside them.
 TIMED = frozenset(name for name, collector in KNOWN.items() if collector.timed)
-#: Collectors that may use the GPU one after the other in one process, in this order, those that time last: CUPTI counts before
-#: torch.profiler has used it, but not afterwards.
-IN_TURN = ("check", "events", "cupti", "torch_profiler")
+#: Collectors that may use the GPU one after the other in one process, in this order: CUPTI counts before torch.profiler has used it,
+#: but not afterwards, and those that time wait for the CPU to rest, so they come last.
+IN_TURN = ("check", "cupti", "events", "torch_profiler")
 #: Seconds of silence after which a worker counts as hung (setting ``timeout``).
 TIMEOUT = 600.0
 #: Number of cases that a wrapped worker (ncu) runs before its wrapper writes its counts (setting ``batch``).

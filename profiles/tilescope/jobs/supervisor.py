@@ -243,7 +243,7 @@ async def _measure(
         for now in _shares(outstanding):
             # The next collector must wait until this worker has ended and freed the GPU; after the last nothing waits.
             last = now[-1] == outstanding[-1]
-            together = {name: ledger.left(name) for name in sorted(IN_TURN, key=TIMED.__contains__) if name in now}
+            together = {name: ledger.left(name) for name in IN_TURN if name in now}
             if len(together) > 1:
                 await attempt.ahead(ledger, together, leaving=last and together.keys() == {*now}, quiet=apart)
             for name in now:
