@@ -311,6 +311,58 @@ def test_no_worker_stands_by_without_room_or_when_cold(fakes, monkeypatch, proce
     assert supervisor.stand_by("fakes.wrapped") is None
 
 
+#: Prints each module of ``THEN`` that uses a device, or starts a thread or a program, when it is imported.
+UNTRIED = """
+import importlib, sys
+from unittest import mock
+from tilescope.jobs.worker import fork_server as server
+for name in server.FIRST:
+    importlib.import_module(name)
+import torch
+from triton.runtime.driver import DriverConfig
+used = []
+def look(event, given):
+    text = str(given[:1])
+    if event in ("open", "ctypes.dlopen") and any(sign in text for sign in ("/dev/nvidia", "libcuda", "libnvidia-ml")):
+        used.append(text)
+    elif event in ("subprocess.Popen", "os.fork"):
+        used.append(event)
+sys.addaudithook(look)
+def use(*given, **more):
+    used.append("a device")
+    return 0
+cuda = dict.fromkeys(("is_available", "device_count", "_lazy_init", "get_device_capability"), use)
+with mock.patch.multiple(torch.cuda, **cuda), mock.patch.object(DriverConfig, "active", property(use)):
+    for name in server.THEN:
+        importlib.import_module(name)
+        if used or server._unsafe():
+            print(name, used, server._unsafe())
+            used.clear()
+"""
+
+
+def test_imports_of_the_server_use_no_device():
+    done = subprocess.run([sys.executable, "-c", UNTRIED], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+#: Prints the modules that a server tries before it imports them.
+TRIED = """
+import pathlib, socket, tempfile
+from tilescope.jobs.worker import fork_server as f
+f.DRIVER, f.harmless = pathlib.Path("/"), print
+with tempfile.TemporaryFile() as lock:
+    server = f.ForkServer(socket.socket(), pathlib.Path("nosuch"), lock.fileno())
+    for name in ("csv", "torch.nosuch"):
+        server._import(name)
+"""
+
+
+def test_server_imports_what_is_not_torchs_once():
+    done = subprocess.run([sys.executable, "-c", TRIED], capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout == "torch.nosuch\n", done.stderr
+
+
 def test_server_leaves_imports_that_end_forking(tmp_path):
     (tmp_path / "threaded.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(9,)).start()\n"

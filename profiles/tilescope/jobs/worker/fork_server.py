@@ -26,27 +26,26 @@ from tilescope.execution.parentage import die_with
 from tilescope.hardware import device
 from tilescope.jobs import warm
 
-#: Exists where the NVIDIA driver is loaded. Some imports of torch then open it, after which no fork can use the GPU.
+#: Exists where the NVIDIA driver is loaded. Some modules of torch open it when they are imported, after which no fork can use the GPU.
 DRIVER = Path("/dev/nvidiactl")
 #: Seconds without a worker after which the server ends, and for which a worker stands by.
 IDLE = 300.0
 #: Modules that every worker imports. Nothing is forked before them.
 FIRST = ("torch", "triton", "triton.language", "tilescope.execution.execute")
 _DIGESTED = "triton.runtime.cache"
-#: Modules that most workers import. Workers are forked between these imports too.
+#: Modules that most workers import. Workers are forked between these imports too. Those that are not torch's use no GPU and start no
+#: thread.
 THEN = (
-    _DIGESTED, "tilescope.jobs.worker.main", "tilescope.captures.replay", "tilescope.execution.launches",
-    "tilescope.execution.offline", "tilescope.collectors.check", "tilescope.collectors.compiler",
-    "tilescope.collectors.cupti.counters", "tilescope.collectors.events", "tilescope.collectors.interpreter",
-    "tilescope.collectors.torch_profiler", "tilescope.interpreter.interpret", "torch.autograd.profiler",
-    "tilescope.notebook.script_running", "tilescope.captures.recording", "tilescope.execution.describe",
-    "tilescope.tuning.race", "tilescope.tuning.compile_pool", "triton.experimental.gluon",
-    "tilescope_kernels._shared.online_softmax", "tilescope_kernels._shared.operators", "tilescope_kernels._shared.row_ends",
-    "tilescope_kernels._shared.row_tiles",
+    "pandas", _DIGESTED, "tilescope.jobs.worker.main", "tilescope.captures.replay", "tilescope.execution.launches",
+    "tilescope.execution.offline", "tilescope.execution.pytorch_traffic", "tilescope.execution.undrawn",
+    "tilescope.collectors.check", "tilescope.collectors.compiler", "tilescope.collectors.cupti.counters",
+    "tilescope.collectors.events", "tilescope.collectors.interpreter", "tilescope.collectors.torch_profiler",
+    "tilescope.interpreter.interpret", "torch.autograd.profiler", "tilescope.notebook.script_running",
+    "tilescope.captures.recording", "tilescope.execution.describe", "tilescope.tuning.race", "tilescope.tuning.sweep",
+    "triton.experimental.gluon", "tilescope_kernels._shared.online_softmax", "tilescope_kernels._shared.operators",
+    "tilescope_kernels._shared.row_ends", "tilescope_kernels._shared.row_tiles",
     "sympy", "torch.fx.experimental.symbolic_shapes",  # which every backward pass with a given gradient imports
 )  # fmt: skip
-#: Modules that open no device and start no thread: they need no trial.
-_PURE = frozenset({"sympy"})
 #: Imports of torch.compile and of torch's timers, done after ``_SPARE`` seconds without a request, by a fork that then serves in this
 #: server's place, because they take many seconds.
 LATER = ("torch._dynamo", "torch._inductor.compile_fx", "torch.utils.benchmark")
@@ -137,8 +136,11 @@ class ForkServer:
             self._listening = None
 
     def _import(self, name: str) -> None:
-        """Imports a module, and notes the files that came with it. Leaves one that would end forking to the workers."""
-        if name not in FIRST and name not in _PURE and DRIVER.exists() and not harmless(name):
+        """Imports a module, and notes the files that came with it. Leaves one of torch that would end forking to the workers.
+
+        A trial imports a module twice, so others have none.
+        """
+        if name.startswith("torch.") and DRIVER.exists() and not harmless(name):
             return
         try:
             module = importlib.import_module(name)
