@@ -134,6 +134,8 @@ class Part:
             job, _ = await plan_tuning(kernels, runs_dir=work, title=self.title, exhaustive=True, **chosen)
             return await supervisor.run(job, on_event)
         entries = list(self.catalog)
+        # Not those of the recording before.
+        chosen["settings"] = {**chosen.get("settings", {}), "renew_ceilings": True}
         if self.collectors[0] in ONE_SIZE:
             entries = [{**entry, "selected": [_one_size(entry)]} for entry in entries]
             chosen["workloads"] = tuple(dict.fromkeys(entry["selected"][0] for entry in entries))
@@ -141,7 +143,7 @@ class Part:
             chosen["implementations"] = ("triton",)
         if "cupti" in self.collectors:
             # ncu has all counters, at one size.
-            chosen["settings"] = {**chosen.get("settings", {}), "one_pass": True}
+            chosen["settings"]["one_pass"] = True
         request = Request(kernels, collectors=self.collectors, title=self.title, **chosen)
         return await supervisor.run(await plan(request, work, entries), on_event)
 
