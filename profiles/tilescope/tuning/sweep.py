@@ -62,10 +62,11 @@ def _use_gpu() -> None:
             CudaUtils()
 
 
-def _compile_flush() -> None:
-    """Compiles the kernel that flushes the L2, which every config waits for."""
+def _while_compiling() -> None:
+    """Compiles the kernel that flushes the L2, which every config waits for, and has a thread plan what is counted at the end."""
     with contextlib.suppress(Exception):  # the first config's own attempt reports it
         cold.Flush()()
+    threading.Thread(target=counters.plan_ahead, daemon=True).start()
 
 
 class Broken(Exception):
@@ -145,7 +146,7 @@ class Sweep:
                 contest.refuse(name, reason)
         configs = {name: parse_config(case.config) for name, case in new.items() if name not in self._refused}
         order = search.order(configs)
-        pool = compile_pool.Pool(describer.code, meanwhile=_compile_flush)
+        pool = compile_pool.Pool(describer.code, meanwhile=_while_compiling)
         compiled = pool.compile({name: jobs[name] for name in order}) if order else ()
         broken: Broken | None = None
         try:

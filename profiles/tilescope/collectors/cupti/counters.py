@@ -201,15 +201,29 @@ def of_calls(
             run()
             torch.cuda.synchronize()
 
-    capability = "{}.{}".format(*torch.cuda.get_device_capability())
     with _refusing():
-        cupti = library.load()
-        chip = cupti.chip(torch.cuda.current_device())
-        plans = planning.plans(cupti, chip, capability, metrics)
+        cupti, chip, capability, plans = _plans(metrics)
         launches = sum(map(len, functions)) + several * len(runs)
         found, passes = counted(cupti, chip, plans, launches=launches, call=call, empty=empty)
         about = {"chip": chip, "capability": capability, "cupti": cupti.version, "passes": passes}
     return [{**about, "flush_bytes": flush.nbytes, "launches": own} for own in by_call(found, functions)]
+
+
+def plan_ahead(metrics: Sequence[str] = planning.PRODUCTS) -> None:
+    """Plans the counting of the metrics, beside other work of this process, so that ``of_calls`` need not. Never raises."""
+    with contextlib.suppress(Exception):  # the counting itself reports it
+        _plans(metrics)
+
+
+def _plans(metrics: Sequence[str]) -> tuple[library.Library, str, str, list[planning.Plan]]:
+    """CUPTI, the GPU's chip and capability, and the plans of the metrics. Raises Refused."""
+    import torch  # noqa: PLC0415 - only the worker may import torch
+
+    number, capability = torch.cuda.current_device(), "{}.{}".format(*torch.cuda.get_device_capability())
+    cupti = library.load()
+    cupti.initialize()
+    chip = cupti.chip(number)
+    return cupti, chip, capability, planning.plans(cupti, chip, capability, metrics)
 
 
 def by_call(found: Sequence[dict[str, float]], functions: Sequence[Sequence[str]]) -> list[list[dict[str, Any]]]:
