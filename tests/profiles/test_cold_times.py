@@ -2,7 +2,7 @@
 
 import pytest
 from tilescope.execution import cold
-from tilescope.tuning import cold_times
+from tilescope.tuning import cold_times, racing
 
 
 class Machine:
@@ -112,3 +112,25 @@ def test_long_calls_rest_and_keep_their_clock(machine, monkeypatch):
     sustained = cold_times.sustained_times({"a": there.call, "b": there.call})
     assert len(sustained["a"]) == len(sustained["b"])
     assert min(sustained["a"] + sustained["b"]) > 1.55e-3
+
+
+@pytest.mark.parametrize(("more", "rounds"), [(0.02, 2), (0.0, 6)], ids=["clear", "equal"])
+def test_sustained_rounds_end_once_a_call_leads(machine, more, rounds):
+    there = machine(cpu=10e-6, gpu=1.5e-3)
+
+    def slower():
+        there.queue(there.cpu, there.gpu * (1 + more))
+
+    times = cold_times.sustained_times({"a": there.call, "b": slower})
+    assert [len(found) for found in times.values()] == [rounds, rounds]
+    assert times["b"] == pytest.approx([(1 + more) * 1.5e-3] * rounds)
+
+
+@pytest.mark.parametrize(("more", "noise", "rounds", "leads"), [
+    (0.02, 0.001, 2, True), (0.006, 0.001, 2, False), (0.006, 0.001, 4, True), (0.02, 0.02, 4, False),
+    (0.0, 0.001, 4, False),
+])  # fmt: skip
+def test_leader_leads_beyond_the_noise(more, noise, rounds, leads):
+    spread = [1 + noise * (-1) ** number for number in range(rounds)]
+    times = {"b": [(1 + more) * time for time in spread], "a": spread, "c": [2.0 * time for time in spread]}
+    assert racing.leads(times, cold_times._ENOUGH) == leads

@@ -23,14 +23,14 @@ import functools
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 #: Takes a config's name and a count; returns as many samples in seconds, fewer or none where it fails.
 Measure = Callable[[str, int], Sequence[float]]
 _CUT = 3.0
-#: The relative spread assumed before any measurement, and its weight in degrees of freedom.
-_NOISE, _WEIGHT = 0.01, 4.0
+#: The weight of the relative spread that is assumed before any measurement, in degrees of freedom.
+_WEIGHT = 4.0
 
 
 class ConfigFailed(Exception):
@@ -44,7 +44,8 @@ class Rules:
     Each config takes ``first`` samples when it comes, and is dropped if it is certainly slower than the leader by the ratio
     ``least``. The others take ``fewest`` to ``turns`` turns, or fewer once these take ``spent`` seconds in all. In the turns a
     config is dropped when it is certainly slower, and not timed again when it cannot be faster than the leader by the ratio
-    ``close``. ``error`` is the accepted probability that the best is dropped.
+    ``close``. ``error`` is the accepted probability that the best is dropped. ``noise`` is the relative spread of a config's samples
+    that is assumed before any.
     """
 
     first: int = 3
@@ -54,6 +55,7 @@ class Rules:
     spent: float = 0.1
     close: float = 0.005
     error: float = 0.05
+    noise: float = 0.01
 
 
 @dataclass
@@ -202,13 +204,20 @@ class Race:
         """The variance of all configs together, with the assumed noise at its weight."""
         every = [lane.summary for lane in self.lanes.values() if lane.samples]
         degrees = sum(own.count - 1 for own in every)
-        return (_WEIGHT * _NOISE**2 + sum(own.squares for own in every)) / (_WEIGHT + degrees)
+        return (_WEIGHT * self.rules.noise**2 + sum(own.squares for own in every)) / (_WEIGHT + degrees)
 
     def outcome(self, clear: bool = False) -> Outcome:
         """The present state as an outcome, without further samples."""
         lanes = tuple(sorted(self.lanes.values(), key=lambda lane: (bool(lane.out), lane.median)))
         leader = self._leader()
         return Outcome(leader.config if leader else "", clear and leader is not None, lanes, self._taken)
+
+
+def leads(times: Mapping[str, Sequence[float]], rules: Rules) -> bool:
+    """Whether no config can be faster, after these times of each, than the leader by more than the ratio ``rules.close``."""
+    race = Race(lambda config, count: (), len(times), rules)
+    race.lanes = {config: Lane(config, list(samples)) for config, samples in times.items()}
+    return len(race._may_win()) < 2
 
 
 def student(probability: float, degrees: float) -> float:
