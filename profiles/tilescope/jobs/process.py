@@ -61,8 +61,8 @@ class Scratch:
     def __init__(self, made: Path | None = None) -> None:
         self.path = made or Path(tempfile.mkdtemp(prefix=PREFIX))
         try:
-            self._lock = (self.path / warm.LOCK).open("w")
-            fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            self.lock = (self.path / warm.LOCK).open("w")
+            fcntl.flock(self.lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             shutil.rmtree(self.path, ignore_errors=True)
             raise
@@ -70,7 +70,7 @@ class Scratch:
     def close(self) -> None:
         """Removes the folder with its content."""
         shutil.rmtree(self.path, ignore_errors=True)
-        self._lock.close()
+        self.lock.close()
 
     def __enter__(self) -> Path:
         return self.path
@@ -127,12 +127,16 @@ class Place:
             return await warm.fork(self.job, variables, files)
 
     def start(self, wrap: Wrap | None, variables: Mapping[str, str], *more: str) -> StartedProcess:
-        """A worker in a process group of its own, with further arguments ``more``. Raises OSError."""
+        """A worker in a process group of its own, with further arguments ``more``. One that stands by holds the folder's lock too.
+
+        Raises OSError.
+        """
+        held = [self._scratch.lock.fileno()] if warm.STAND_BY in more else []
         own = [sys.executable, *warm.WORKER, str(self.job), *more]
         with self._standard() as (given, out, error):
             started = subprocess.Popen(
                 wrap(own, self.wrapped) if wrap else own, stdin=given, stdout=out, stderr=error, env=variables,
-                start_new_session=True,
+                start_new_session=True, pass_fds=held,
             )  # fmt: skip
         return StartedProcess(started)
 

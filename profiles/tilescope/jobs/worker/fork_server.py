@@ -277,12 +277,10 @@ def _unsafe() -> str:
 def stand_by(job: Path, *, kept: bool = False) -> None:
     """Imports a worker's modules, makes a CUDA context if the GPU can be shared, and returns once the job exists.
 
-    Ends the process after ``IDLE`` seconds. One that is ``kept`` for another command uses no GPU, and locks its folder.
+    Ends the process after ``IDLE`` seconds. One that is ``kept`` for another command uses no GPU.
     """
     until = time.monotonic() + IDLE
     with contextlib.suppress(Exception):
-        if kept:
-            fcntl.flock(os.open(job.with_name(warm.LOCK), os.O_RDWR), fcntl.LOCK_SH)
         for name in (*FIRST, "tilescope.collectors.events"):
             importlib.import_module(name)
         if device.shareable() and not kept:
