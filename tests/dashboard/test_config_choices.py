@@ -17,7 +17,10 @@ COSTS = {"A": 1, "B": 64, "C": 2, "D": 32, "E": 4, "F": 16}
 
 def cells(names: str) -> pd.DataFrame:
     configs = [dict(zip(names, steps, strict=True)) for steps in product((1, 2), repeat=len(names))]
-    rows = [{**config, "config": str(config), "time": 1 + sum(COSTS[n] * config[n] for n in names) / 100} for config in configs]
+    rows = [
+        {**config, "config": str(config), "time": 1 + sum(COSTS[n] * config[n] for n in names) / 100}
+        for config in configs
+    ]
     case = {"kernel": "k", "impl": "triton", "pass": "forward", "workload": "8-fp32", "reason": "", "checked": True}
     known = dict.fromkeys((*sweeps.COLOURINGS, "time_source", "code_source", *sweeps.COUNTED))
     return pd.DataFrame([{**known, **case, **row} for row in rows]).astype(dict.fromkeys(sweeps.COLOURINGS, "float64"))

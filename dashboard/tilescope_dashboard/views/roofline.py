@@ -7,18 +7,24 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import panel as pn
+import panel_material_ui as pmui
 from tilescope.hardware.roofs import all_roofs
 from tilescope.models import roofline as model
 
 from tilescope_dashboard.components.charts import chart
+from tilescope_dashboard.components.choice import BESIDE_FIELDS, Choice
 from tilescope_dashboard.components.tables import table
 from tilescope_dashboard.data.recordings import Question, rows_of
 from tilescope_dashboard.data.run_cache import kept
 from tilescope_dashboard.figures.roofline import roofline, source
+from tilescope_dashboard.figures.roofs import LEVELS
 from tilescope_dashboard.session.scheduling import AfterPaint, next_tick
 from tilescope_dashboard.topics import roofline as topic
 from tilescope_dashboard.views.base import View
-from tilescope_dashboard.views.point_choices import PointChoices
+
+#: The choice of every workload, or every pass.
+_ALL = "all"
 
 
 class Roofline(View):
@@ -27,14 +33,23 @@ class Roofline(View):
     name_in_address, title, question = "roofline", "Roofline", Question(rows_of(topic.NEEDED))
 
     def build(self) -> list[Any]:
-        self._choices, self.chart = PointChoices(self._filter, self._pick), chart()
+        self._columns = {"workload": Choice("workload", 210, self._pick), "pass": Choice("pass", 130, self._pick)}
+        levels = {label: name for name, label in LEVELS.items()}
+        self._levels = pmui.CheckButtonGroup(
+            label="memory levels", options=levels, value=["hbm"], size="small", stylesheets=[BESIDE_FIELDS]
+        )
+        self._each = pmui.Switch(label="each launch", value=False)
+        for widget in (self._levels, self._each):
+            widget.param.watch(lambda _: self._filter(), "value")
+        choices = pn.FlexBox(*self._columns.values(), self._levels, self._each, align_items="center", gap="6px")
+        self.chart = chart()
         self._of: pd.DataFrame | None = None
         self.table = table(topic.COLUMNS, pagination="remote")
         self.table.param.watch(self._select_point, "selection")
         #: The data source of the figure's points; None where there are none.
         self.source: Any = None
         self._list = AfterPaint(self._tell)
-        return [self._choices, self.chart, self.saved(self.table, "points")]
+        return [choices, self.chart, self.saved(self.table, "points")]
 
     def update(self) -> None:
         loaded, rows, anew = self.loaded, self.usual, self.elsewhere()
@@ -46,14 +61,22 @@ class Roofline(View):
         if self._all.empty:
             self.say_nothing(topic.NOTHING)
             return
-        self._choices.offer(self._all, self.state.chosen, anew=anew)
+        wanted = self.state.chosen.problem if self.state.chosen else (None, None)
+        for (column, choice), value in zip(self._columns.items(), wanted, strict=True):
+            found = list(dict.fromkeys(self._all[column]))
+            first = found[0] if column == "pass" else _ALL
+            choice.offer([_ALL, *found], value if value in found else first, anew=anew)
         self._choose()
         # The headline comes first, as it is the figure's text alternative when that is drawn.
         self._tell()
         self._draw()
 
-    def _pick(self, **parts: str) -> None:
-        self.choose(self._filter, **parts)
+    def _pick(self) -> None:
+        workload, direction = (choice.value for choice in self._columns.values())
+        if _ALL in (workload, direction):
+            self._filter()
+        else:
+            self.choose(self._filter, workload=workload, direction=direction)
 
     def _filter(self) -> None:
         self._choose()
@@ -61,7 +84,9 @@ class Roofline(View):
         self._list.due()
 
     def _choose(self) -> None:
-        self._points = self._all[self._choices.of(self._all)].reset_index(drop=True)
+        held = {column: choice.value for column, choice in self._columns.items() if choice.value != _ALL}
+        shown = topic.chosen(self._all, self._levels.value, self._each.value, held)
+        self._points = self._all[shown].reset_index(drop=True)
 
     def _draw(self) -> None:
         shown = self.source
