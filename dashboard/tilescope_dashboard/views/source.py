@@ -6,19 +6,21 @@ from html import escape
 from pathlib import PurePosixPath
 from typing import Any
 
+import panel_material_ui as pmui
 from tilescope.collectors import compiled_text
 from tilescope.runs import listings
 from tilescope.table.case import Case
 
-from tilescope_dashboard.components import code_pair, html_text
+from tilescope_dashboard.components import code_pair, html_text, layout
+from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.choice import Choice
 from tilescope_dashboard.components.tables import table
 from tilescope_dashboard.data import frames, kernel_cases, recordings
 from tilescope_dashboard.data.kernel_cases import KernelCase
+from tilescope_dashboard.figures.layout import layout as draw_layout
+from tilescope_dashboard.topics import layouts
 from tilescope_dashboard.topics import source as topic
 from tilescope_dashboard.views.base import View
-from tilescope_dashboard.views.line_choices import LineChoices
-from tilescope_dashboard.views.tile_layout import TileLayout
 
 _NO_ASSEMBLY = (
     "No assembly of this case: a recording keeps the largest default case's, and a run those that it compiled."
@@ -26,7 +28,8 @@ _NO_ASSEMBLY = (
 
 
 class Source(View):
-    """One launch of one case at a time, with the values that ``LineChoices`` has of its lines.
+    """One launch of one case at a time, with the chosen columns of values of its lines, else the default ones; below it the layout of
+    a tile that it moves.
 
     A user's own run comes first. For a recording, another recording with measured lines may be shown.
     """
@@ -34,13 +37,21 @@ class Source(View):
     name_in_address, title, question = "source", "Source", recordings.LINES
 
     def build(self) -> list[Any]:
-        self._recording = Choice("lines of", 280, self._fill)
-        self._choices = LineChoices(self._open, self._draw, self._pick, self._recording)
+        # Each selector narrows the next.
+        self._recording, self._case = Choice("lines of", 280, self._fill), Choice("case", 320, self._pick)
+        self._launch, self._picked, self._filling = Choice("launch", 220, self._open_launch), False, False
+        self._columns = pmui.MultiChoice(
+            label="columns", options={}, styles={"flex": "1 1 400px"}, sizing_mode="stretch_width", margin=(4, 8)
+        )
+        self._columns.param.watch(lambda _: self._filling or self._pick_columns(), "value")
         self.no_text, self.table = html_text.pane(), table(topic.COLUMNS)
         self.code = code_pair.CodePair(sizing_mode="stretch_width", margin=(4, 8))
         self.code.param.watch(lambda _: self._draw(), "stage")
-        self.layouts = TileLayout()
-        return [self._choices, self.no_text, self.code, self.caption, self.layouts, self.saved(self.table, "lines")]
+        self.about_tile, self.tile = html_text.pane(), chart()
+        self._transfer = Choice("transfer", 320, self._draw_tile)
+        self.tiles = layout.column(self.about_tile, self._transfer, self.tile, visible=False)
+        choices = layout.beside(self._recording, self._case, self._launch, self._columns)
+        return [choices, self.no_text, self.code, self.caption, self.tiles, self.saved(self.table, "lines")]
 
     def otherwise(self) -> str:
         anywhere = self.state.command("profile", "--collect", "compiler,interpreter")
@@ -65,48 +76,76 @@ class Source(View):
         self._fill()
 
     def _fill(self) -> None:
-        """The lines of the chosen recording."""
+        """The cases of the chosen recording. The chosen one stays if it is among them, unless the page's case has changed."""
         self.shown = self._recording.value
         self.say_whose()
-        lines = self.loaded_run.lines
-        found = lines[lines["kernel"] == self.state.kernel]
-        problem, anew = frames.largest_problem(self.usual), self.elsewhere()
-        self._choices.fill(found, problem, 1 if self.state.narrow else 3, self.state.chosen, anew=anew)
+        lines, case, anew = self.loaded_run.lines, self.state.chosen, self.elsewhere()
+        self._found = lines[lines["kernel"] == self.state.kernel]
+        options, before = topic.cases(self._found), self._case.value
+        problems = [KernelCase(*one).problem for one in options.values()]
+        problem = frames.first_problem(self.usual, problems, case) or ("", "")
+        first = tuple(case) if case and case in options.values() else topic.first_case(self._found, problem)
+        self._case.offer(options, before if before in options.values() and not anew else first, anew=anew)
+        self._open()
 
     def _pick(self) -> None:
-        parts = dict(zip(KernelCase._fields, self._choices.case, strict=True))
-        self.choose(self._choices.open, **parts)
+        self.choose(self._open, **dict(zip(KernelCase._fields, self._case.value, strict=True)))
 
     def _open(self) -> None:
-        """The chosen launch's source and values."""
-        rows, loaded = self._choices.rows, self.loaded_run
+        """The chosen case's launches."""
+        self._of_case = topic.of_case(self._found, self._case.value)
+        launches, before = {launch.label: launch for launch in topic.launches(self._of_case)}, self._launch.value
+        self._launch.offer(launches, before if before in launches.values() else next(iter(launches.values())))
+        self._open_launch()
+
+    def _open_launch(self) -> None:
+        """The chosen launch's source, values and tiles."""
+        launch, loaded = self._launch.value, self.loaded_run
+        self._rows = rows = topic.of_launch(self._of_case, launch)
+        known = topic.line_columns(rows)
+        kept = [column for column in self._columns.value if self._picked and column in known]
+        value = kept or topic.first_columns(known, 1 if self.state.narrow else 3)
+        self._filling = True
+        self._columns.param.update(options={column.text: column for column in known}, value=value)
+        self._filling = False
         texts = {file: loaded.source_text(self.state.kernel, file) for file in topic.files(rows)}
         self._file = next((file for file, text in texts.items() if text is not None), next(iter(texts)))
         self._text = texts[self._file]
         missing = html_text.notice("warning", "No source text:", topic.NO_TEXT.format(self._file))
         self.no_text.object = missing if self._text is None else ""
         self.table.fill(topic.listed(rows))
-        impl, direction, workload, config = self._choices.case
-        case, launch = Case(self.state.kernel, impl, direction, workload, config), self._choices.launch
+        case = Case(self.state.kernel, *self._case.value)
         self._compiled = listings.of_launch(loaded.folder, case, launch.function, launch.number)
-        self.layouts.show(self._compiled.transfers if self._compiled else (), self.look)
+        transfers = layouts.options(self._compiled.transfers if self._compiled else ())
+        self.tiles.visible = bool(transfers)
+        self._transfer.offer(transfers, next(iter(transfers.values()), None))
+        if transfers:
+            self._draw_tile()
+        self._draw()
+
+    def _draw_tile(self) -> None:
+        """The layout of the chosen tile between registers and shared memory."""
+        said = layouts.sentence(self._transfer.value)
+        self.about_tile.object = html_text.subheading(said.title, said.text)
+        self.tile.object = draw_layout(layouts.elements(self._transfer.value), self.look)
+
+    def _pick_columns(self) -> None:
+        self._picked = True
         self._draw()
 
     def _draw(self) -> None:
         """The source with the chosen columns, and the chosen stage."""
-        rows, columns, text = self._choices.rows, self._choices.columns, self._text or ""
+        rows, columns, text, launch = self._rows, self._columns.value, self._text or "", self._launch.value
         hot = topic.hottest(rows, columns[0], self._file) if columns else None
         own_lines = rows.loc[rows["file"] == self._file, "line"]
         left = code_pair.source(text, self._file, rows, columns, topic.excerpt(text, own_lines))
         others = code_pair.elsewhere(rows, self._file, columns)
         markup = code_pair.pair(left + others, self._assembly(), self.look)
         column = columns[0].text if columns else ""
-        shown, asked = self._choices, self.state.standing
+        asked, shown = self.state.standing, self._case.value
         launched = kernel_cases.functions(self.state.table, asked) if asked else ()
         self.say(
-            topic.sentence(
-                shown.launch.label, hot, column, apart=bool(others), case=shown.case, asked=asked, launched=launched
-            )
+            topic.sentence(launch.label, hot, column, apart=bool(others), case=shown, asked=asked, launched=launched)
         )
         # Keep the chosen line as long as the launch has it.
         line = self.code.line if self.code.line in own_lines.array else hot[0] if hot else 0
