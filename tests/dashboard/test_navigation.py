@@ -8,7 +8,6 @@ from typing import Any
 import panel_material_ui as pmui
 import pytest
 from panel.io.location import Location
-from tilescope_dashboard.components.view_tabs import ViewTabs
 from tilescope_dashboard.session import scheduling
 from tilescope_dashboard.session.scheduling import AfterPaint, IdleWork, answering, once_answered
 from tilescope_dashboard.session.state import State
@@ -223,20 +222,26 @@ def test_keys_count_from_view_on_its_way(in_runs: None, monkeypatch: pytest.Monk
     assert state.view == "timeline" and told[-1] == "Time"
 
 
-def test_view_tabs_open_last_view_of_group() -> None:
-    tabs = ViewTabs(
-        {"Library": [("home", "Kernels"), ("claims", "Claims")], "Summary": [("summary", "Summary")]}, view="claims"
-    )
-    groups, views = tabs.__panel__().select(pmui.TabMenu)
-    assert (groups.active, views.active, views.items) == (0, 1, ["Kernels", "Claims"])
+def test_tabs_open_last_view_of_group(in_runs: None) -> None:
+    state = State(run=RUN, kernel="softmax", view="traffic")
+    shown = Navigation(state, {"Why": (Roofline, Traffic), "Time": (Timeline,)})
+    groups, views = shown.__panel__().select(pmui.TabMenu)
+    assert (groups.active, views.active, views.items) == (0, 1, ["Roofline", "HBM traffic"])
     assert views.styles["display"] is None
     groups.active = 1
-    assert (tabs.view, views.styles["display"]) == ("summary", "none")
+    assert (state.view, views.styles["display"]) == ("timeline", "none")
     groups.active = 0
-    assert tabs.view == "claims"
+    assert state.view == "traffic"
     views.active = 0
-    assert tabs.view == "home"
-    assert (tabs.beside(1), tabs.beside(-1), tabs.of_group(2), tabs.of_group(9)) == ("claims", "summary", "summary", "")
+    assert state.view == "roofline"
+    for asked, view in (
+        ({"step": -1}, "timeline"),
+        ({"step": 1}, "roofline"),
+        ({"number": 2}, "timeline"),
+        ({"number": 9}, "timeline"),
+    ):
+        shown.page._handle_msg(asked)
+        assert state.view == view
 
 
 def test_former_gpu_address_opens_its_dialog(in_runs: None) -> None:
@@ -253,11 +258,12 @@ def test_former_gpu_address_opens_its_dialog(in_runs: None) -> None:
 def test_a_tab_that_is_pressed_is_the_view_of_the_address(in_runs: None) -> None:
     state = State(run=RUN, kernel="softmax", view="roofline")
     shown = Navigation(state, {"Why": (Roofline, Occupancy)})
-    shown.tabs.view = "occupancy"
+    _, views = shown.__panel__().select(pmui.TabMenu)
+    views.active = 1
     hidden = {name for name, place in shown.places.items() if place.styles["visibility"] == "hidden"}
     assert state.view == "occupancy" and hidden == {"roofline"}
     state.view = "roofline"
-    assert shown.tabs.view == "roofline"
+    assert views.active == 0
 
 
 #: All elements, within components too.

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tilescope_dashboard.browser.visitor import Visitor
+from tilescope_dashboard.session.jobs import JobManager
+from tilescope_dashboard.views.jobs.tab_job import TabJob
 
 from .conftest import PREDICTED, start_button
 
@@ -13,7 +14,7 @@ browser = pytest.mark.browser
 
 
 def test_visitor_keeps_opened_result() -> None:
-    visitor = Visitor()
+    visitor = TabJob(JobManager())
     visitor._handle_msg({"person": "p", "tab": "t", "opened": None})
     assert (visitor.person, visitor.tab, visitor.opened) == ("p", "t", "")
     visitor.opened = "new"

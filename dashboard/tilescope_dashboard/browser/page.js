@@ -1,5 +1,6 @@
 // What the page's widgets lack for who uses the keyboard: keys for the whole page and the sheet that lists them, a ring around what has
-// the focus, roles, and the way into the drawer and back. It also tells the server when all that was sent is drawn.
+// the focus, roles, and the way into the drawer and back; and the browser's Back and Forward. It also tells the server when all that
+// was sent is drawn.
 
 const TYPING = "input:not([type=checkbox]):not([type=radio]), textarea, select, [contenteditable=true], [role=combobox], [role=option]"
 const OPENING = ["Enter", " ", "ArrowDown", "ArrowUp"]
@@ -32,6 +33,13 @@ function focused() {
 function within(element, place) {
   while (element && element !== place) element = element.parentNode ?? element.host
   return element !== null && element !== undefined
+}
+
+// Calls `then` with what `find` finds, as soon as it finds anything. Where it finds null, nobody waits any longer.
+function once(find, then, until = performance.now() + PATIENCE) {
+  const found = find()
+  if (found) then(found)
+  else if (found !== null && performance.now() < until) setTimeout(once, LOOK, find, then, until)
 }
 
 function move(canvas, key) {
@@ -81,33 +89,30 @@ function ring(style) {
   hear(document)
 }
 
+const usable = element => element.checkVisibility({visibilityProperty: true}) && !element.disabled && element.tabIndex >= 0
 const drawerButton = () => every(".opens-drawer")[0]?.shadowRoot.querySelector("button")
 
 // The drawer's form may still be on its way. Who opened the drawer goes in, unless they have gone on to something else.
-function drawer(open, from = focused(), until = performance.now() + PATIENCE) {
-  const [place] = every(".contextbar"), button = drawerButton(), at = focused()
-  if (!button && performance.now() < until) return void setTimeout(drawer, LOOK, open, from, until)
+const drawer = (open, from) => once(() => {
+  const [place] = every(".contextbar"), button = drawerButton()
   button?.setAttribute("aria-expanded", open())
   place?.setAttribute("role", "dialog")
   place?.setAttribute("aria-label", "Profile")
   // The page puts its drawer into a landmark of navigation, which has no name.
   every("nav:not([aria-label])").forEach(nav => nav.setAttribute("role", "presentation"))
-  if (!open()) return
-  const first = place && every(FIELDS, place).find(field => field.checkVisibility({visibilityProperty: true}) && !field.disabled && field.tabIndex >= 0)
-  if (first && at === from) first.focus()
-  else if (!first && performance.now() < until) setTimeout(drawer, LOOK, open, from, until)
-}
+  if (!button) return false
+  return open() ? place && every(FIELDS, place).find(usable) : null
+}, field => focused() === from && field.focus())
 
 // Who opened the palette writes into its field, which comes with its dialog.
-function palette(open, until = performance.now() + PATIENCE) {
-  const field = every(".MuiDialog-paper").flatMap(dialog => every("input", dialog)).find(input => input.checkVisibility())
-  if (open() && field) field.focus()
-  else if (open() && performance.now() < until) setTimeout(palette, LOOK, open, until)
-}
+const palette = open => once(() => {
+  const inputs = every(".MuiDialog-paper").flatMap(dialog => every("input", dialog))
+  return open() ? inputs.find(input => input.checkVisibility()) : null
+}, field => field.focus())
 
 function* stops(place) {
   for (const child of (place.shadowRoot ?? place).children) {
-    if (child.matches(STOPS) && child.tabIndex >= 0 && !child.disabled && child.checkVisibility({visibilityProperty: true})) yield child
+    if (child.matches(STOPS) && usable(child)) yield child
     yield* stops(child)
   }
 }
@@ -123,6 +128,44 @@ function stay(event) {
 }
 
 const openTab = () => every("[role=tab][aria-selected=true]").filter(tab => tab.checkVisibility()).at(-1)
+
+// The address with one thing as another search has it.
+function taking(name, address, search) {
+  const url = new URL(address), value = new URLSearchParams(search).get(name)
+  if (value !== null) url.searchParams.set(name, value)
+  return url
+}
+
+// Back and Forward. Panel pushes the address of each change that the server makes, and hears nothing when the browser goes
+// back to an earlier one: here such an address becomes the page's, and only what a person did makes an entry of its own.
+function keepHistory(went) {
+  const original = history.pushState, begun = new URLSearchParams(location.search)
+  let acted = false, typing = false
+  history.pushState = (data, title, address) => {
+    const url = new URL(address, location.href)
+    // Nothing is as good as not named, where the page was opened so.
+    for (const [name, value] of [...url.searchParams]) if (!value && !begun.has(name)) url.searchParams.delete(name)
+    if (url.href === location.href) return
+    const only = name => taking(name, location.href, url.search).href === url.href
+    // A theme is no place that one goes back from. Letters that are typed one after the other are one change.
+    const typed = only("find")
+    if (acted && !only("theme") && !(typed && typing)) original.call(history, data, title, url)
+    else history.replaceState(data, title, url)
+    if (acted) typing = typed
+    // What follows from the same act, as another kernel's run does, belongs to its entry.
+    acted = false
+  }
+  for (const name of ["pointerdown", "keydown"]) document.addEventListener(name, () => { acted = true }, true)
+  window.addEventListener("popstate", () => {
+    const shown = Bokeh.documents.flatMap(one => one.roots()).find(root => root.type === "panel.models.location.Location")
+    acted = typing = false
+    if (!shown || location.search === shown.search) return
+    const url = taking("theme", location.href, shown.search)
+    history.replaceState(history.state, "", url)
+    shown.search = url.search
+    went(url.search)
+  })
+}
 
 export function render({model}) {
   const place = document.createElement("div")
@@ -200,17 +243,16 @@ export function render({model}) {
   document.addEventListener("keydown", pressed)
   document.addEventListener("click", explain)
   ring(model.ring)
+  keepHistory(search => model.send_msg({went: search}))
   const isOpen = () => model.panel === PANELS.p
   // Who closes a dialog or the drawer comes back to where they were.
   let open = model.panel, from = null
-  const back = () => {
-    const at = focused(), holds = place => within(at, place)
-    if (!open && every(".MuiDialog-root").some(holds)) setTimeout(back, LOOK)
-    else if (!open && (at === document.body || every(".contextbar").some(holds)))
+  const back = () => once(() => (open ? null : !every(".MuiDialog-root").some(root => within(focused(), root))), () => {
+    if (focused() === document.body || every(".contextbar").some(place => within(focused(), place)))
       (from && from !== document.body ? from : drawerButton())?.focus()
-  }
+  })
   model.on("panel", () => {
-    drawer(isOpen)
+    drawer(isOpen, focused())
     if (!open) from = focused()
     open = model.panel
     setTimeout(back, LOOK)
@@ -225,13 +267,14 @@ export function render({model}) {
   })
   // The answer may come before the browser has drawn the tabs: one that was open is then still marked. Who turned to a view goes to its
   // tab, unless they have gone on to something else.
-  const toTab = (asked, until) => {
-    const tab = openTab(), at = focused()
-    if (asked !== answer || (at !== turning && at !== document.body)) return
-    if (tab?.textContent === asked.tab) (turning = tab).focus()
-    else if (performance.now() < until) setTimeout(toTab, LOOK, asked, until)
-  }
-  model.on("msg:custom", asked => toTab(answer = asked, performance.now() + PATIENCE))
+  model.on("msg:custom", asked => {
+    answer = asked
+    once(() => {
+      const tab = openTab(), at = focused()
+      if (asked !== answer || (at !== turning && at !== document.body)) return null
+      return tab?.textContent === asked.tab && tab
+    }, tab => (turning = tab).focus())
+  })
   // What was sent before the question is built in turns of its own: two idle moments, one after the other. A page that never rests
   // gets an answer, too.
   const idle = then => (window.requestIdleCallback ?? setTimeout)(then, {timeout: REST})
@@ -241,10 +284,5 @@ export function render({model}) {
     nameTabs()
     model.drawn = model.asked
   })))
-  model.on("remove", () => {
-    link.remove()
-    document.removeEventListener("keydown", pressed)
-    document.removeEventListener("click", explain)
-  })
   return place
 }

@@ -1,4 +1,4 @@
-"""What the page does in the browser beside its widgets: keys, the sheet of keys and terms, the focus, and a skip link."""
+"""What the page does in the browser beside its widgets: keys, the sheet of keys and terms, the focus, a skip link, its history."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ _MARKUP = (
 class PageScript(ScriptComponent):
     """The button of the sheet, and a script for the whole page.
 
-    ``pressed`` gets what a key asks for: ``clear`` for Esc when no menu is open, ``number`` of a group, ``step`` to another view, or
-    ``panel`` to open or close.
+    ``asks`` gets what a key asks for: ``clear`` for Esc when no menu is open, ``number`` of a group, ``step`` to another view, or
+    ``panel`` to open or close; and ``went`` with the query that the browser went back, or forward, to. Each change that a person
+    makes is an entry of its history.
     """
 
     markup = param.String(default=_MARKUP)
@@ -53,14 +54,14 @@ class PageScript(ScriptComponent):
     asked = param.Integer(doc="How often the browser was asked whether it has drawn all it was sent.")
     drawn = param.Integer(doc="The last of those questions after which it had.")
 
-    def __init__(self, pressed: Callable[[str, Any], None], **settings: Any) -> None:
+    def __init__(self, asks: Callable[[str, Any], None], **settings: Any) -> None:
         super().__init__(**settings)
-        self._pressed = pressed
+        self._asks = asks
 
     def _handle_msg(self, data: Any) -> None:
         if isinstance(data, dict):
             for name, value in data.items():
-                self._pressed(name, value)
+                self._asks(name, value)
 
     def focus_tab(self, title: str) -> None:
         """Put the focus on the open view's tab, once the browser has drawn it with this title."""

@@ -33,12 +33,3 @@ class ScriptComponent(JSComponent):
         properties = super()._get_properties(doc)
         properties["bundle"] = hashlib.sha256(properties["esm"].encode()).hexdigest()
         return properties
-
-
-class Invisible(ScriptComponent):
-    """A script that takes no space."""
-
-    __abstract = True
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"width": 0, "height": 0, "margin": 0, **settings})

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import parse_qs
 
 import panel as pn
+import panel_material_ui as pmui
 
-from tilescope_dashboard.browser.history import History
 from tilescope_dashboard.browser.page import PageScript
 from tilescope_dashboard.components import layout
-from tilescope_dashboard.components.view_tabs import ViewTabs
 from tilescope_dashboard.data import url_state
 from tilescope_dashboard.session.jobs import shared
 from tilescope_dashboard.session.scheduling import IdleWork, next_tick, once_loaded
@@ -25,12 +25,31 @@ _SHOWN = dict.fromkeys([*_AWAY, *_SEEN, *_PUT])
 _RESTS = "@keyframes rest { to { content-visibility: hidden; } }"
 
 
+#: No scroll buttons: on a phone the row scrolls sideways, and fades out where it goes on.
+_FADES = {"maskImage": "linear-gradient(to left, transparent, #000 32px)", "paddingRight": "32px"}
+_SCROLLS = {"@media (max-width: 640px)": _FADES}
+#: On a phone the tabs have a line of their own.
+_ROOM = ":host { min-width: 0; flex: 1 1 700px; } @media (max-width: 640px) { :host { flex: 1 0 100%; } }"
+_TAB = {
+    "fontSize": 14, "padding": "8px 11px", "minHeight": 38, "minWidth": 0, "color": "text.primary", "opacity": 0.78,
+}  # fmt: skip
+_GROUPS = {
+    **_SCROLLS, "minHeight": 38,
+    "& .MuiTab-root": _TAB, "& .MuiTab-root.Mui-selected": {"color": "text.primary", "opacity": 1},
+}  # fmt: skip
+_APART = {"& .MuiTab-root:first-of-type": {"marginRight": "14px", "borderRight": 1, "borderColor": "divider"}}
+_VIEWS = {
+    **_SCROLLS, "minHeight": 28, "padding": "2px 8px", "& .MuiTabs-indicator": {"display": "none"},
+    "& .MuiTab-root": {**_TAB, "fontSize": 13, "padding": "4px 12px", "minHeight": 28, "borderRadius": 16, "marginRight": "4px"},
+    "& .MuiTab-root.Mui-selected": {"color": "text.primary", "opacity": 1, "backgroundColor": "action.selected"},
+}  # fmt: skip
 #: On a phone what stands beside the tabs comes below them.
 _WRAPS = "@media (max-width: 640px) { :host { flex-flow: row wrap; } }"
 
 
 class Navigation(layout.Part):
-    """Tabs over the open view, by groups. A view is made when first opened, or before that in idle time, and kept.
+    """Tabs over the open view: a row of groups, and one of the open group's views, of which a group opens the last. A view is made when
+    first opened, or before that in idle time, and kept.
 
     Parts ``beside`` the tabs and ``below`` them are of every view. The group with the title ``apart`` has the views of all kernels. ``former`` maps former names of views to the state
     that each means today.
@@ -53,13 +72,18 @@ class Navigation(layout.Part):
         self._seen: set[str] = set()
         # Back does not undo a change of theme.
         self._begun = {name: getattr(state, name) for name in IN_ADDRESS if name != "theme"}
-        titles = {title: [(view.name_in_address, view.title) for view in group] for title, group in groups.items()}
-        self.tabs = ViewTabs(titles, apart=bool(apart))
-        self.page = PageScript(self._pressed, align="start", margin=(4, 8), panel=state.panel, theme=state.theme)
+        look: dict[str, Any] = {"variant": "scrollable", "scroll_buttons": "false", "sizing_mode": "stretch_width"}
+        self._top = pmui.TabMenu(items=list(groups), active=0, sx=_GROUPS | _APART if apart else _GROUPS, **look)
+        self._below = pmui.TabMenu(items=[], sx=_VIEWS, **look)
+        #: The view whose tab is marked, the number of its group, and the last open view of each group.
+        self._tab, self._here, self._last = "", 0, [group[0] for group in self._groups]
+        self._marking = False
+        self._top.param.watch(lambda event: self._press(self._last, event.new), "active")
+        self._below.param.watch(lambda event: self._press(self._groups[self._here], event.new), "active")
+        self.page = PageScript(self._asks, align="start", margin=(4, 8), panel=state.panel, theme=state.theme)
         # The places are there from the start: whenever a row of models is added to, the theme is put on all of them again, and
         # every table among them lays out the page anew.
         self.places = {name: layout.column(css_classes=[f"place-{name}"]) for name in self._views}
-        self.tabs.param.watch(lambda _: next_tick(self._go), "view")
         state.param.watch(self._switch, "view")
         state.param.watch(lambda _: next_tick(self._tell_page), ["panel", "theme"])
         self._switch()
@@ -67,11 +91,10 @@ class Navigation(layout.Part):
         state.param.watch(lambda *_: spare.start(), ["loaded", "kernel", "theme", "narrow", "case", "view"])
         pn.state.onload(spare.start)
         line = {"border-bottom": "1px solid var(--mui-palette-divider)"}
-        top = pn.Row(
-            self.tabs, *beside, self.page, sizing_mode="stretch_width", margin=0, styles=line, stylesheets=[_WRAPS]
-        )
+        tabs = layout.column(self._top, self._below, stylesheets=[_ROOM])
+        top = pn.Row(tabs, *beside, self.page, sizing_mode="stretch_width", margin=0, styles=line, stylesheets=[_WRAPS])
         places = layout.column(*self.places.values(), styles={"position": "relative"}, stylesheets=[_RESTS])
-        self.layout = layout.column(top, *below, places, History(self._went))
+        self.layout = layout.column(top, *below, places)
 
     def _switch(self, *_: Any) -> None:
         asked = self.state.view
@@ -87,14 +110,28 @@ class Navigation(layout.Part):
             # The browser sends the name a second time as the page opens.
             if said not in self.state.ignored:
                 self.state.ignored = "; ".join(filter(None, [self.state.ignored, said]))
-        self.tabs.view = self.state.view = name
+        self.state.view = name
+        if name != self._tab:
+            self._mark_tab(name)
         self._furnish(name)
         self._seen.add(name)
         self._mark()
 
-    def _go(self) -> None:
-        """Open the view of the chosen tab: the last one, if several were pressed quickly."""
-        self.state.view = self.tabs.view
+    def _press(self, names: Sequence[str], at: int | None) -> None:
+        """Mark the tab, and open its view at the next tick: the last one's, if several were pressed quickly."""
+        if at is not None and not self._marking:
+            self._mark_tab(names[at])
+            next_tick(lambda: setattr(self.state, "view", self._tab))
+
+    def _mark_tab(self, name: str) -> None:
+        self._tab, self._marking = name, True
+        self._here = here = next(at for at, group in enumerate(self._groups) if name in group)
+        self._last[here], titles = name, [self._views[one].title for one in self._groups[here]]
+        # ``active`` is bound by the items. Bokeh lays the page out anew when a part's ``visible`` changes, not when its styles do.
+        hidden = {"display": None if len(titles) > 1 else "none"}
+        self._below.param.update(items=titles, active=0, styles=hidden)
+        self._below.active, self._top.active = self._groups[here].index(name), here
+        self._marking = False
 
     def _furnish(self, name: str) -> None:
         """Make or update the view. Its tables follow once the browser has drawn its figures, for who still looks at them."""
@@ -155,15 +192,15 @@ class Navigation(layout.Part):
         self._put(name)
         return True
 
-    def _went(self, named: set[str]) -> None:
-        self.state.param.update(**{name: value for name, value in self._begun.items() if name not in named})
-
     def _tell_page(self) -> None:
         self.page.param.update(panel=self.state.panel, theme=self.state.theme)
 
-    def _pressed(self, asked: str, value: Any) -> None:
-        """Do what a key asks for."""
+    def _asks(self, asked: str, value: Any) -> None:
+        """Do what a key asks for, or what the browser went back to: what its address does not name is as the page was opened."""
         state = self.state
+        if asked == "went":
+            named = parse_qs(str(value).removeprefix("?"), keep_blank_values=True)
+            state.param.update(**{name: before for name, before in self._begun.items() if name not in named})
         if asked == "clear" and state.panel and state.panel != GPU:
             next_tick(lambda: setattr(state, "panel", ""))
         elif asked == "clear":
@@ -175,6 +212,14 @@ class Navigation(layout.Part):
 
     def _turn(self, asked: str, value: int) -> None:
         """Turn to a view from the one that the keys before lead to, which may not have been open when this one was pressed."""
-        name = self.tabs.of_group(value) if asked == "number" else self.tabs.beside(value)
-        self.state.view = name or self.state.view
-        next_tick(lambda: self.page.focus_tab(self.tabs.title))
+        if asked == "step":
+            every = [*self._views]
+            self.state.view = every[(every.index(self.state.view) + value) % len(every)]
+        elif 0 < value <= len(self._last):
+            self.state.view = self._last[value - 1]
+        next_tick(self._focus)
+
+    def _focus(self) -> None:
+        """Put the focus on the open view's tab; a group of one view has the group's title."""
+        several = len(self._groups[self._here]) > 1
+        self.page.focus_tab(self._views[self._tab].title if several else self._top.items[self._here])
