@@ -21,7 +21,7 @@ from tilescope.runs import listings
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case import Case
 
-from tilescope_dashboard.data import frames, recordings
+from tilescope_dashboard.data import frames, recordings, run_cache
 from tilescope_dashboard.data.run_cache import CASE
 from tilescope_dashboard.figures.autotune import autotune as draw_autotune
 from tilescope_dashboard.figures.lanes import lanes as draw_lanes
@@ -81,11 +81,9 @@ def _advice(loaded: LoadedRun, table: pd.DataFrame, cases: pd.DataFrame) -> Iter
     for direction, rows in cases.groupby("pass", sort=False):
         case = summary.representative(rows) or {}
         key = tuple(case[column] for column in CASE)
-        of_sweep = table[(table[list(CASE[:-1])] == list(key[:-1])).all(axis="columns")]
-        every = rules.of_run(loaded, of_sweep)
-        found = tuple(finding for finding in every if finding.case == key)
+        found = run_cache.findings(loaded, key)
         where = f"{direction}: {case['impl']}, {case['workload']}"
-        said = advice.sentence(found, set(of_sweep.loc[of_sweep["config"] == key[-1], "source"]))
+        said = advice.sentence(found, set(table.loc[(table[list(CASE)] == list(key)).all(axis="columns"), "source"]))
         yield Part(f"Advice, {where}", said.text if found else said.line, findings=found)
         nvidia = tuple(finding for finding in theirs if finding.case == key)
         if nvidia:
