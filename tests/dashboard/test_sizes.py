@@ -38,7 +38,7 @@ def test_every_amount_of_rows_is_drawn(rows: pd.DataFrame, count: int, look: The
     few = rows.head(count)
     of = sizes.rate(few)
     found, past = sizes.sizes(few, "forward", of), history.history(few, LARGE)
-    drawn = sizes_figure.sizes(found, sizes_figure.Frame(of.unit, of.work), look), history_figure.history(past, look)
+    drawn = sizes_figure.sizes(found, of, None, look), history_figure.history(past, look)
     for plot, shown in zip(drawn, (found, past), strict=True):
         Document().add_root(plot)
         assert sum(len(data["x"]) for data in points(plot)) == len(shown)
@@ -85,8 +85,10 @@ def test_sizes_rate_and_draw_the_largest_problem(rows: pd.DataFrame) -> None:
     other = one.assign(dtype="fp32", workload="fp32")
     plot = sizes_figure.sizes(
         pd.concat([one, slower, other], ignore_index=True),
-        sizes_figure.Frame(of.unit, of.work, (4e12, "roof"), 1e6),
+        of,
+        (4e12, "roof"),
         LIGHT,
+        1e6,
     )
     lines = next(r.data_source.data for r in plot.renderers if r.name == "lines")
     assert [len(xs) for xs in lines["x"]] == [2, 2]

@@ -17,40 +17,46 @@ _NOTHING = "No size whose work is known was timed on this GPU."
 _SCALES = {"byte/second": (1e12, "TB/s"), "flop/second": (1e12, "Tflop/s"), "op/second": (1e12, "TOP/s")}
 
 
-class Frame(NamedTuple):
-    """The frame of the points: the rate's unit, the label of sizes, the roof with its name, and the chosen size."""
+class Rate(NamedTuple):
+    """A rate to draw: its column of ``tilescope.models.summary``, its unit, and a text on what the sizes count."""
 
+    column: str
     unit: str
     work: str
-    roof: tuple[float, str] | None = None
-    at: float | None = None
+
+    @property
+    def unit_of_size(self) -> str:
+        return self.unit.partition("/")[0]
 
 
-def sizes(rows: pd.DataFrame, frame: Frame, look: style.Theme) -> figure:
+def sizes(
+    rows: pd.DataFrame, rate: Rate, roof: tuple[float, str] | None, look: style.Theme, chosen: float | None = None
+) -> figure:
     """A mark a row of ``topics.sizes.sizes``, a bar for its range, and lines over sizes of one implementation and dtype.
 
-    The most frequent dtype's marks are large, those of the others small. The roof is a dashed line.
+    The most frequent dtype's marks are large, those of the others small. The ``roof``, with its name, is a dashed line; the ``chosen``
+    size a dotted one.
     """
     if rows.empty:
         return style.empty(look, "sizes", _NOTHING, 220)
-    scale, name = _SCALES[frame.unit]
-    top = 1.08 * max(rows["rate_high"].max(), frame.roof[0] if frame.roof else 0) / scale
+    scale, name = _SCALES[rate.unit]
+    top = 1.08 * max(rows["rate_high"].max(), roof[0] if roof else 0) / scale
     least, most = rows["size"].min(), rows["size"].max()
     room = max(1.25, (most / least) ** 0.04)
     plot = style.blank(
-        look, "sizes", x=frame.work, y=name, x_unit="byte" if frame.unit.startswith("byte") else "decimal", y_unit="count",
+        look, "sizes", x=rate.work, y=name, x_unit="byte" if rate.unit_of_size == "byte" else "decimal", y_unit="count",
         x_axis_type="log", x_range=Range1d(least / room, most * room), y_range=Range1d(0, top),
     )  # fmt: skip
     plot.yaxis.ticker.desired_num_ticks = 6
-    if frame.roof:
-        height = frame.roof[0] / scale
+    if roof:
+        height = roof[0] / scale
         plot.add_layout(Span(location=height, dimension="width", line_color=look.ink, line_dash=[6, 4], line_width=1.5))
         style.write_on(
-            plot, look, [least / room], [height], [f"{frame.roof[1]}, {write(frame.roof[0], frame.unit)}"], x_offset=6, y_offset=-4,
+            plot, look, [least / room], [height], [f"{roof[1]}, {write(roof[0], rate.unit)}"], x_offset=6, y_offset=-4,
             text_color=look.muted, text_baseline="bottom", name="roof",
         )  # fmt: skip
-    if frame.at is not None:
-        style.line_at(plot, look, frame.at, line_color=look.muted, line_dash="dotted")
+    if chosen is not None:
+        style.line_at(plot, look, chosen, line_color=look.muted, line_dash="dotted")
     usual = rows["dtype"].mode()[0]
     impls = sorted(rows["impl"].unique(), key=lambda impl: (style.place(impl, rows["impl"]), impl))
     shades = {impl: style.colour(impl, look, impls) for impl in impls}
@@ -63,7 +69,7 @@ def sizes(rows: pd.DataFrame, frame: Frame, look: style.Theme) -> figure:
     _draw_lines(plot, rows.assign(small=small), scale, shades)
     line = rows["impl"].map(shades)
     source = ColumnDataSource(
-        _columns(look.named(rows), frame.unit, scale).assign(
+        _columns(look.named(rows), rate.unit, scale).assign(
             line=line, mark=rows["impl"].map(marks), size=np.where(small, 6, 10)
         )
     )

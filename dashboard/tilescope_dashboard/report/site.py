@@ -16,7 +16,6 @@ from tilescope.table.units import several
 from tilescope_dashboard.data import best_run, measurements, run_cache
 from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.figures.history import history as draw_history
-from tilescope_dashboard.figures.sizes import Frame
 from tilescope_dashboard.figures.sizes import sizes as draw_sizes
 from tilescope_dashboard.figures.style import theme
 from tilescope_dashboard.report import html
@@ -85,10 +84,10 @@ def _over_runs(runs: tuple[Summary, ...], loaded: LoadedRun, name: str) -> Itera
         rate = sizes.rate(every[every["pass"].eq(direction)])
         rows = sizes.sizes(every, direction, rate)
         if rows["size"].nunique() > 1:
-            frame = Frame(rate.unit, rate.work, sizes.roof(rows, device, rate))
+            drawn = partial(draw_sizes, rows, rate, sizes.roof(rows, device, rate))
             shown = Table(rows, sizes.columns(rate))
             said = sizes.sentence(look.named(rows), rate).line
-            yield Part(f"Sizes, {direction}", said, (partial(draw_sizes, rows, frame),), shown).named(look)
+            yield Part(f"Sizes, {direction}", said, (drawn,), shown).named(look)
     case = run_cache.representative(loaded, name)
     rows = history.history(every, case)
     own = rows[rows["impl"].eq(case.impl)] if case else rows

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import pandas as pd
 from tilescope.hardware import ceilings, roofs
 from tilescope.table.run import Device
@@ -12,6 +10,7 @@ from tilescope.table.units import several
 from tilescope_dashboard.data.columns import GPU_TIME, IMPL, WORKLOAD, Column
 from tilescope_dashboard.data.measurements import newest
 from tilescope_dashboard.data.units import write
+from tilescope_dashboard.figures.sizes import Rate
 from tilescope_dashboard.topics.sentence import Sentence
 
 NOTHING = Sentence("Sizes", "No run on this GPU timed this kernel and pass at a size whose work is known.")
@@ -21,18 +20,6 @@ _READING = (
 )
 #: What each rate column of ``tilescope.models.summary`` counts.
 _WORK = {"bandwidth": "bytes the algorithm must move", "performance": "operations the algorithm needs"}
-
-
-class Rate(NamedTuple):
-    """A rate to draw: its column of ``tilescope.models.summary``, its unit, and a text on what the sizes count."""
-
-    column: str
-    unit: str
-    work: str
-
-    @property
-    def unit_of_size(self) -> str:
-        return self.unit.partition("/")[0]
 
 
 #: The rate with the widest values in a table.

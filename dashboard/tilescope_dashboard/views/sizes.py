@@ -9,7 +9,7 @@ import pandas as pd
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import table
 from tilescope_dashboard.data import measurements
-from tilescope_dashboard.figures.sizes import Frame, sizes
+from tilescope_dashboard.figures.sizes import sizes
 from tilescope_dashboard.topics import sizes as topic
 from tilescope_dashboard.views.base import View
 
@@ -38,7 +38,7 @@ class Sizes(View):
         chosen = rows.loc[rows["workload"].eq(case.workload), "size"] if case else pd.Series(dtype=float)
         at = float(chosen.iloc[0]) if len(chosen) else None
         roof = topic.roof(rows, state.device, rate)
-        self.chart.object = sizes(rows, Frame(rate.unit, rate.work, roof, at), look)
+        self.chart.object = sizes(rows, rate, roof, look, at)
         self.table.rewrite(topic.columns(rate))
         self.table.fill(rows)
 
