@@ -61,7 +61,7 @@ def view(loaded: LoadedRun, name: str, kernel: str = "") -> View:
     kernels = list(loaded.run.kernels)
     if kernel and kernel not in kernels:
         raise ValueError(unknown("kernel", kernel, kernels))
-    _hand_over.to(_running_cell())
+    _hand_over(_running_cell())
     look = "dark" if pn.config.theme == "dark" else "light"
     state = OneRun(run=str(loaded.folder), kernel=kernel or next(iter(kernels), ""), view=name, theme=look)
     made = VIEWS[name](state)
@@ -74,26 +74,21 @@ def view(loaded: LoadedRun, name: str, kernel: str = "") -> View:
     return made
 
 
-class _HandOver:
-    """Hands the notebook what draws, megabytes of it, and once for all cells.
+#: The cell whose output holds what draws; empty before the first.
+_holder: list[tuple[str, str]] = []
+
+
+def _hand_over(running: tuple[str, str]) -> None:
+    """Hands the notebook what draws, megabytes of it, in the ``running`` cell (see ``_running_cell``): once for all cells.
 
     It lies in the output of the cell that was first to show a view, and is saved there, so that it draws again when the
     notebook is opened again. That cell's next run clears it, and must hand it over again.
     """
-
-    def __init__(self) -> None:
-        self._holder: tuple[str, str] | None = None
-
-    def to(self, running: tuple[str, str]) -> None:
-        """Hands it to the ``running`` cell (see ``_running_cell``), unless it lies in another or is there already."""
-        # In Colab each output is a page of its own.
-        alone = "google.colab" in sys.modules
-        if self._holder is None or (self._holder != running and (alone or self._holder[0] == running[0])):
-            _load()
-            self._holder = running
-
-
-_hand_over = _HandOver()
+    # In Colab each output is a page of its own.
+    alone = "google.colab" in sys.modules
+    if not _holder or (_holder[0] != running and (alone or _holder[0][0] == running[0])):
+        _load()
+        _holder[:] = [running]
 
 
 def _load() -> None:
