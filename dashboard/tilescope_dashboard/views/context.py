@@ -57,9 +57,8 @@ class Context(layout.Part):
         if state.ignored:
             said.append(html_text.notice("warning", "In the address:", state.ignored))
         loaded = state.loaded
-        if loaded is None:  # the views say so
-            return said
-        if state.view in OF_ALL:  # remarks on one run do not belong to views of all runs
+        # Where no run is open the views say so, and remarks on one run do not belong to views of all runs.
+        if loaded is None or state.view in OF_ALL:
             return said
         if not loaded.run.complete:
             cure = f" 'tilescope resume {loaded.run.id}' goes on with it." if journal.kept(loaded.folder) else ""
@@ -104,23 +103,18 @@ class Context(layout.Part):
         found = self._missing(loaded) if loaded and not of_all else {}
         if self._new and (loaded or of_all) and no_gpu():
             device = loaded.run.device if loaded and not of_all else None
-            what = (
-                "the page names the GPU of each time"
-                if device is None
-                else f"this run was recorded on {device.name}"
-                if device.measured
-                else f"this run was predicted for {device.name}, not measured"
-            )
-            brief = "times are recorded ones" if device is None or device.measured else "times are predicted"
+            brief, what = "times are recorded ones", "the page names the GPU of each time"
+            if device and device.measured:
+                what = f"this run was recorded on {device.name}"
+            elif device:
+                brief, what = "times are predicted", f"this run was predicted for {device.name}, not measured"
             text = f"No GPU on this machine: {what}. The compiler and interpreter collectors work here."
             found[f"No GPU here: {brief}"] = [text]
-        if loaded and not of_all and (changed := self._of_page(self.state.changed)):
-            found["* Measured before the kernel's latest change"] = [_changed(loaded, changed)]
+        changed = self.state.changed if loaded and not of_all else []
+        here = [name for name in changed if self.state.view == WHOLE_RUN or name == self.state.kernel]
+        if loaded and here:
+            found["* Measured before the kernel's latest change"] = [_changed(loaded, here)]
         return found
-
-    def _of_page(self, kernels: list[str]) -> list[str]:
-        """The ones of the run's ``kernels`` that the page shows."""
-        return [name for name in kernels if self.state.view == WHOLE_RUN or name == self.state.kernel]
 
 
 def _titled(loaded: LoadedRun, kernel: str) -> str:
