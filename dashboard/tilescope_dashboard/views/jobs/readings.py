@@ -13,10 +13,8 @@ from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.components.charts import chart, side_by_side
 from tilescope_dashboard.data.telemetry import KEPT, Gpu, Sample, Sampler, held
 from tilescope_dashboard.figures.gpu import columns, readings
+from tilescope_dashboard.session.jobs import JobFollower
 from tilescope_dashboard.session.state import State
-
-#: Milliseconds between two ticks.
-_PERIOD = 1000
 
 
 def sampler() -> Sampler:
@@ -34,7 +32,7 @@ class Readings(layout.Part):
     ) -> None:  # fmt: skip
         super().__init__()
         self.state, self.sampler, self._height, self._told, self._used = state, sampler(), height, told, used
-        self._doc, self._ticking = pn.state.curdoc, None
+        self._follower = JobFollower(lambda _: self._leave, self.tick)
         self._unwatch: Callable[[], None] | None = None
         #: By GPU, what its figures draw.
         self._sources: dict[Gpu, ColumnDataSource] = {}
@@ -42,8 +40,6 @@ class Readings(layout.Part):
         self.layout = side_by_side(self.charts.values(), 210, "4px")
         self.layout.visible = False
         state.param.watch(lambda _: self.on and self.draw(), "theme")
-        if self._doc is not None:
-            pn.state.on_session_destroyed(lambda _: self._leave())
 
     @property
     def on(self) -> bool:
@@ -53,14 +49,10 @@ class Readings(layout.Part):
         """Sample and show, or stop."""
         if wanted and not self.on:
             self._unwatch = self.sampler.watch()
-            # The document's callback, as Panel's own mark every page busy.
-            if self._doc is not None and not self.sampler.error:
-                self._ticking = self._doc.add_periodic_callback(self.tick, _PERIOD)
+            self._follower.each_second(not self.sampler.error)
             self.draw()
         elif not wanted:
-            if self._ticking is not None:
-                self._doc.remove_periodic_callback(self._ticking)
-                self._ticking = None
+            self._follower.each_second(False)
             self._leave()
 
     def _leave(self) -> None:
