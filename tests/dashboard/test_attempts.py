@@ -1,7 +1,6 @@
 """Guesses of the login's secret: how many are heard, from whom, and who waits for it."""
 
-from tilescope_dashboard.serving.attempts import FIRST, FREE, LONGEST, MOST, WITHIN, Attempts
-from tilescope_dashboard.serving.login import Login
+from tilescope_dashboard.serving.login import FIRST, FREE, LONGEST, MOST, WITHIN, Attempts, Login
 
 
 class Clock:

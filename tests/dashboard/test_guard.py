@@ -18,7 +18,7 @@ from bokeh.util.token import generate_jwt_token, generate_session_id, get_sessio
 from panel.io.resources import resolve_custom_path
 from panel.theme.material import MaterialDefaultTheme
 from tilescope.version import VERSION
-from tilescope_dashboard.serving import guard, headers, hosts
+from tilescope_dashboard.serving import guard
 from tornado.httputil import HTTPHeaders
 
 from tests.held_port import HeldPort
@@ -174,11 +174,11 @@ def test_names_that_are_this_machines_or_allowed_are_answered() -> None:
     allowed = ["gpu.example:80", "tunnel.example:8443"]
     known = "localhost localhost:1 127.0.0.1:5006 127.8.8.8 [::1]:5006 gpu.example gpu.example:80 tunnel.example:8443"
     for name in known.split():
-        assert hosts.answers_to(name, allowed), name
+        assert guard.answers_to(name, allowed), name
     others = "gpu.example:81 tunnel.example xgpu.example ::1 [::2] localhost. 2130706433 0x7f.1"
     for name in ("", "a b", *others.split()):
-        assert not hosts.answers_to(name, allowed), name
-    assert hosts.answers_to("whatever.example", ["*"])
+        assert not guard.answers_to(name, allowed), name
+    assert guard.answers_to("whatever.example", ["*"])
 
 
 def test_other_sites_may_link_but_not_embed(bare: Panel) -> None:
@@ -243,7 +243,7 @@ def test_answers_have_security_headers(bare: Panel) -> None:
 
 def test_a_handlers_own_headers_stay_and_no_host_becomes_a_rule() -> None:
     request: Any = SimpleNamespace(headers=HTTPHeaders({"Host": "a; script-src *"}))
-    _, found, _ = headers.Headers(request).transform_first_chunk(
+    _, found, _ = guard.Headers(request).transform_first_chunk(
         200, HTTPHeaders({"Referrer-Policy": "no-referrer"}), b"", True
     )
     assert found["Referrer-Policy"] == "no-referrer"

@@ -23,8 +23,7 @@ from typing import Any
 import pytest
 from bokeh.server.util import create_hosts_allowlist
 from tilescope_dashboard.serving import serve
-from tilescope_dashboard.serving.attempts import FREE
-from tilescope_dashboard.serving.login import Login, encrypted
+from tilescope_dashboard.serving.login import FREE, Login, encrypted
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.httputil import HTTPHeaders
 from tornado.websocket import websocket_connect

@@ -1,31 +1,108 @@
 """Checks of every request, on every route, before the server handles it.
 
-Bokeh 3.9 and Panel 1.9.4 check neither the host name of a request (``hosts``) nor the module of a component
+Bokeh 3.9 and Panel 1.9.4 check neither the host name of a request nor the module of a component
 (``panel_patches.component_files``), and let an address choose its session's id. ``install`` adds these checks to all of their servers in
 this process that serve Tilescope's app. ``tilescope serve``, the launcher and the app's script call it. Plain ``panel serve`` runs
 the script only at the first visit, but loads entry points of the group ``panel.io.rest`` before: ``routes`` is one.
+
+In DNS rebinding an attacker's name resolves to this machine, so that browsers take the attacker's page for the server's own. The ``Host``
+header, which has the attacker's name, tells the two apart.
 """
 
 from __future__ import annotations
 
+import re
 import secrets
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from bokeh.application import Application
 from bokeh.server.tornado import BokehTornado
+from bokeh.server.util import check_allowlist
 from bokeh.server.views.autoload_js_handler import AutoloadJsHandler
 from bokeh.server.views.root_handler import RootHandler
 from bokeh.server.views.session_handler import SessionHandler
 from bokeh.server.views.ws import WSHandler
 from bokeh.settings import settings
 from bokeh.util.token import check_token_signature
-from tornado.httputil import HTTPServerRequest, url_concat
-from tornado.web import RequestHandler
+from panel.io.server import ComponentResourceHandler
+from tornado.httputil import HTTPHeaders, HTTPServerRequest, url_concat
+from tornado.web import OutputTransform, RequestHandler
 
-from tilescope_dashboard.serving import hosts
-from tilescope_dashboard.serving.headers import Headers
+from tilescope_dashboard.panel_patches.component_files import ComponentFiles
+from tilescope_dashboard.serving.serve import loopback
+from tilescope_dashboard.session import scheduling
+
+_HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?", re.ASCII)
+
+
+def host(request: HTTPServerRequest) -> str:
+    """The request's host name in lower case; empty where ``Host`` is missing, repeated or malformed."""
+    said = request.headers.get_list("Host")
+    lowered = said[0].lower() if len(said) == 1 else ""
+    return lowered if _HOST.fullmatch(lowered) else ""
+
+
+def answers_to(name: str, allowed: Collection[str]) -> bool:
+    """Whether a server with these origins answers to the name that ``host`` returned: an origin, or loopback with any port.
+
+    Nobody else owns a loopback name, and a tunnel may change the port.
+    """
+    found = _HOST.fullmatch(name)
+    return found is not None and (loopback(found["name"].strip("[]")) or check_allowlist(name, list(allowed)))
+
+
+def foreign(request: HTTPServerRequest) -> bool:
+    """Whether another site's page loads this as a part of itself, such as an image, script or frame. Links are allowed.
+
+    Browsers send ``Sec-Fetch-*`` to loopback and TLS addresses. For websockets Bokeh compares ``Origin``.
+    """
+    told = {name: request.headers.get(f"Sec-Fetch-{name}", "").lower() for name in ("Site", "Mode", "Dest")}
+    followed = told["Mode"] == "navigate" and told["Dest"] == "document" and request.method in ("GET", "HEAD")
+    return told["Site"] in ("cross-site", "same-site") and told["Mode"] != "websocket" and not followed
+
+
+#: Panel and Bokeh use inline scripts, functions made from text, and components imported as blobs.
+_CONTENT = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'{sockets} data: blob:; worker-src 'self' blob:; "
+    "object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'self'"
+)
+#: JupyterLab frames the app from the same origin.
+_OTHERS = {
+    "X-Frame-Options": "SAMEORIGIN",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+def content(name: str) -> str:
+    """The content security policy for a server with this host name. It lists websockets, as in some browsers 'self' has none.
+
+    A policy cannot name an IPv6 address.
+    """
+    return _CONTENT.format(sockets=f" ws://{name} wss://{name}" if name and not name.startswith("[") else "")
+
+
+class Headers(OutputTransform):
+    """Adds the headers to an answer, except those that its handler has set. Each answer is noted."""
+
+    def __init__(self, request: HTTPServerRequest) -> None:
+        self._name = host(request)
+
+    def transform_first_chunk(
+        self, status_code: int, headers: HTTPHeaders, chunk: bytes, finishing: bool
+    ) -> tuple[int, HTTPHeaders, bytes]:
+        """Tornado's hook."""
+        scheduling.answering()
+        for name, value in {**_OTHERS, "Content-Security-Policy": content(self._name)}.items():
+            if name not in headers:
+                headers[name] = value
+        return status_code, headers, chunk
+
 
 #: Query arguments that would choose a session.
 _SESSION = ("bokeh-session-id", "bokeh-token")
@@ -107,7 +184,9 @@ def _find_guarded(server: BokehTornado, request: HTTPServerRequest, **options: A
     refusal = refused(server, request, handler)
     if refusal:
         return server.get_handler_delegate(request, Refused, dict(zip(("status", "said"), refusal, strict=True)))
-    return _own_components(found)
+    if issubclass(handler, ComponentResourceHandler):
+        found.handler_class = ComponentFiles
+    return found
 
 
 def _guarded(server: BokehTornado) -> bool:
@@ -124,15 +203,15 @@ def refused(server: BokehTornado, request: HTTPServerRequest, handler: type) -> 
     allowed = set(settings.allowed_ws_origin() or server.websocket_origins)
     # Any origin is allowed where a proxy, such as Jupyter's, has checked.
     checked = "*" not in allowed
-    name = hosts.host(request)
-    if checked and not hosts.answers_to(name, allowed):
+    name = host(request)
+    if checked and not answers_to(name, allowed):
         called = f"by the name {name}" if name else "by that name"
         option = f"--origin {name}" if name else "--origin HOST:PORT"
         return 403, (
             f"This server does not answer {called}. To allow that name, start it with 'tilescope serve {option}', "
             "or 'panel serve' with --allow-websocket-origin."
         )
-    if checked and hosts.foreign(request):
+    if checked and foreign(request):
         return 403, "This server refuses requests from other sites."
     if issubclass(handler, AutoloadJsHandler):
         return 404, "Other pages cannot embed this app: open its own address."
@@ -155,17 +234,6 @@ def _signed(server: BokehTornado, request: HTTPServerRequest) -> bool:
         return check_token_signature(offered[-1], secret_key=server.secret_key, signed=server.sign_sessions)
     except Exception:  # a stranger's text may fail in any way
         return False
-
-
-def _own_components(found: Any) -> Any:
-    # A served app has imported Panel already; this module alone should not.
-    from panel.io.server import ComponentResourceHandler  # noqa: PLC0415
-
-    from tilescope_dashboard.panel_patches.component_files import ComponentFiles  # noqa: PLC0415
-
-    if issubclass(getattr(found, "handler_class", RequestHandler), ComponentResourceHandler):
-        found.handler_class = ComponentFiles
-    return found
 
 
 def _hide_tokens(request: HTTPServerRequest) -> None:
