@@ -1,4 +1,4 @@
-"""``tilescope report``: a run, or several compared with each other, as one file."""
+"""``tilescope report``: a run, or several compared with each other, as one file; and ``tilescope site``: runs as static pages."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ _TEXT = ("md", "csv")
 
 
 def command(subparsers: Any) -> None:
+    """Adds ``tilescope report`` and ``tilescope site`` (an entry point of the group ``tilescope.commands``)."""
     parser = subparsers.add_parser("report", help="write runs as one file: HTML, Markdown, CSV or Parquet")
     parser.add_argument(
         "names",
@@ -31,10 +32,18 @@ def command(subparsers: Any) -> None:
     )
     parser.add_argument("--kernel", default="", metavar="KERNEL", help="only this kernel (all)")
     parser.add_argument("--format", choices=sorted(FORMATS.values()), help="what to write (as the file's ending says)")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=write_report)
+    parser = subparsers.add_parser("site", help="write runs as static pages: a table, and a page a kernel")
+    parser.add_argument("output", type=Path, metavar="OUT", help="the folder of the pages; open its index.html")
+    parser.add_argument(
+        "runs", nargs="*", type=Path, metavar="FOLDER", help="folders of runs, such as nightly ones (the recordings)"
+    )
+    parser.add_argument("--kernel", action="append", default=[], metavar="KERNEL", help="only this kernel (all)")
+    parser.add_argument("--title", default="Tilescope", help="the title of the table's page (Tilescope)")
+    parser.set_defaults(run=write_site)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def write_report(arguments: argparse.Namespace) -> int:
     """Writes the file. Raises StoreError for a run that cannot be read, ValueError for what does not fit together,
     OSError for a file that cannot be written."""
     from tilescope.commands import running  # noqa: PLC0415
@@ -94,3 +103,34 @@ def _distinct(sides: Sequence[Side]) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
         raise ValueError(f"{twice} is named twice: a report holds each run once")
+
+
+def write_site(arguments: argparse.Namespace) -> int:
+    """Writes the pages. Raises ValueError where there is nothing to show, OSError for a folder that cannot be written."""
+    from tilescope.runs import store  # noqa: PLC0415
+    from tilescope.table.suggest import unknown  # noqa: PLC0415
+
+    from tilescope_dashboard.report import site  # noqa: PLC0415
+
+    for folder in arguments.runs:
+        if not folder.is_dir():
+            raise ValueError(f"no folder {folder}: name a folder that holds runs")
+        if (folder / "run.json").is_file():
+            raise ValueError(f"{folder} is one run: name the folder it is in, or write it with 'tilescope report'")
+    listed = store.list_runs(arguments.runs or [store.recorded_dir()])
+    for summary in listed:
+        if summary.error:
+            print(f"tilescope: left out: {summary.error}", file=sys.stderr)
+    runs = [summary for summary in listed if not summary.error]
+    if not runs:
+        raise ValueError(
+            f"no run in {', '.join(map(str, arguments.runs))}: 'tilescope profile --runs FOLDER' makes one"
+        )
+    known = dict.fromkeys(name for summary in runs for name in summary.kernels)
+    for name in arguments.kernel:
+        if name not in known:
+            raise ValueError(unknown("kernel", name, known))
+    chosen = list(dict.fromkeys(arguments.kernel)) or list(known)
+    size = site.write(arguments.output, runs, chosen, arguments.title, lambda said: print(said, file=sys.stderr))
+    print(f"{arguments.output / 'index.html'}: {size / 1e6:.2g} MB, opens offline")
+    return 0
