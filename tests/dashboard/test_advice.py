@@ -12,8 +12,7 @@ from tilescope.table.case import Case
 from tilescope.table.ncu_rules import NcuRule
 from tilescope_dashboard.components import cards
 from tilescope_dashboard.topics import advice as topic
-from tilescope_dashboard.views.advice import Advice
-from tilescope_dashboard.views.fusion import FusionForm
+from tilescope_dashboard.views.advice import Advice, FusionForm
 
 from .conftest import RUN, field, opened
 from .conftest import said as words

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tilescope import collectors
 from tilescope.hardware import ceilings
-from tilescope_dashboard.views.form import choices
+from tilescope_dashboard.views.form import fields as choices
 from tilescope_dashboard.views.form.fields import ProfileFields
 
 from .conftest import field, said

@@ -11,8 +11,7 @@ from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.case_table import CaseValues, gather
-from tilescope_dashboard.figures.memory import memory
-from tilescope_dashboard.figures.stalls import stalls
+from tilescope_dashboard.figures.counters import memory, stalls
 from tilescope_dashboard.figures.style import DARK, LIGHT
 from tilescope_dashboard.topics import counters as topic
 from tilescope_dashboard.views.counters import Counters

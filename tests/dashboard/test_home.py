@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from tilescope.models import claims as model
 from tilescope.runs.store import Summary
-from tilescope_dashboard.components.link_table import link_table
+from tilescope_dashboard.components.tables import link_table
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import home as topic
 from tilescope_dashboard.views.base import View

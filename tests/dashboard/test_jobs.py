@@ -12,8 +12,7 @@ from tilescope.table.case import Case
 from tilescope_dashboard.session import jobs
 from tilescope_dashboard.session.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, JobManager
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.views.jobs.job_panel import JobPanel, describe
-from tilescope_dashboard.views.jobs.other_jobs import OtherJobs
+from tilescope_dashboard.views.jobs.job_panel import JobPanel, OtherJobs, describe
 
 from .conftest import said
 

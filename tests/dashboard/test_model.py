@@ -13,8 +13,7 @@ from tilescope.models import ledger, step_tables
 from tilescope.notebook import modelling
 from tilescope.table.run import Run
 from tilescope.table.step import Step
-from tilescope_dashboard.figures.icicle import icicle
-from tilescope_dashboard.figures.step_roofline import step_roofline
+from tilescope_dashboard.figures.model import icicle, step_roofline
 from tilescope_dashboard.figures.style import DARK, LIGHT
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.home import Home

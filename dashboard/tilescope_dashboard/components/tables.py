@@ -1,11 +1,12 @@
-"""Frames as tables that sort by value and show units."""
+"""Frames as tables that sort by value and show units. Rows of some lead elsewhere."""
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import panel as pn
@@ -18,6 +19,7 @@ from tilescope_dashboard.components.download import Download, link
 from tilescope_dashboard.data import exports
 from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.data.meanings import meaning
+from tilescope_dashboard.session.scheduling import next_tick
 
 #: A number with three digits, all of them in front of the point where there are more; 0 as it is.
 _DIGITS = "(v => v && Math.abs(v) < 999.5 ? v.toPrecision(3) : Math.round(v).toLocaleString('en'))"
@@ -278,3 +280,53 @@ def downloads(widget: Table, name: Callable[[], str]) -> pn.Column:
     )
     row = pn.Row(widget.note, about, *links, sizing_mode="stretch_width", margin=(0, 8, 8, 0))
     return layout.column(row, *[pressed.said for pressed in links])
+
+
+class LinkTable(Table):
+    """Calls ``opened`` with the row that a user opens.
+
+    The server may have filled the table again by then. So a row has a number, and the browser sends the number, as the first of the
+    tags of the table's source (``tables.js``). A row with the same values in the columns ``identity`` keeps its number in every frame.
+    """
+
+    opens = True
+    identity: Sequence[str]
+    opened: Callable[[pd.Series], Any]
+
+    def __init__(self, value: pd.DataFrame, units: Any, **settings: Any) -> None:
+        super().__init__(value, units, **settings)
+        self._numbers: dict[tuple[str, ...], int] = {}
+        #: By number, the last frame with the row, and its place in it.
+        self._rows: dict[int, tuple[pd.DataFrame, int]] = {}
+
+    def show(self, rows: pd.DataFrame, listed: pd.DataFrame | None = None) -> None:
+        """Show the rows, as ``listed`` if given. ``opened`` gets one of ``rows``."""
+        named = [rows[name].astype(str) for name in self.identity]
+        alike = rows.groupby(named, sort=False).cumcount().astype(str) if len(rows) else ()
+        numbers = [self._numbers.setdefault(key, len(self._numbers)) for key in zip(*named, alike, strict=True)]
+        self._rows |= {number: (rows, place) for place, number in enumerate(numbers)}
+        self.fill(rows if listed is None else listed, numbers)
+
+    def open(self, number: int) -> None:
+        """Open the row with this number."""
+        if found := self._rows.get(number):
+            rows, place = found
+            self.opened(rows.iloc[place])
+
+    def _get_model(self, *args: Any, **kwargs: Any) -> Any:
+        model = super()._get_model(*args, **kwargs)
+        model.source.on_change("tags", self._told)
+        return model
+
+    def _told(self, attr: str, old: Any, new: Any) -> None:
+        if new and isinstance(new[0], int):
+            next_tick(functools.partial(self.open, new[0]))
+
+
+def link_table(
+    columns: Iterable[Column], opened: Callable[[pd.Series], Any], identity: Sequence[str], **options: Any
+) -> LinkTable:
+    """An empty table with these columns (``table``) whose rows are ``opened`` and recognized by the columns ``identity``."""
+    made = cast(LinkTable, table(columns, LinkTable, selectable=False, **options))
+    made.opened, made.identity = opened, identity
+    return made

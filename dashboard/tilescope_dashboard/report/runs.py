@@ -15,7 +15,7 @@ from tilescope.table.units import text
 from tilescope_dashboard.data import frames
 from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.data.units import ABSENT, moments, write
-from tilescope_dashboard.figures.ledger import ledger as draw_ledger
+from tilescope_dashboard.figures.model import ledger as draw_ledger
 from tilescope_dashboard.figures.overview import overview
 from tilescope_dashboard.report.content import Part, RunPart, Table
 from tilescope_dashboard.report.kernels import kernel

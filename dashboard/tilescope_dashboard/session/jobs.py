@@ -34,7 +34,7 @@ _GONE = 60.0
 class JobState:
     """State of a job: ``index`` of ``of`` cases are done. Times are of ``time.monotonic``, in seconds.
 
-    ``swept`` names the kernels whose configs it sweeps. ``person`` and ``tab`` identify its owner (see ``browser.visitor``), empty where
+    ``swept`` names the kernels whose configs it sweeps. ``person`` and ``tab`` identify its owner (see ``views.jobs.tab_job``), empty where
     unknown; ``left`` is when the owner's last page closed. ``unfinished`` says what a job that ended by itself did not do, and why.
     ``told`` is set once the owner's page has shown its end. ``pace`` is the seconds a case of the last job of this title, 0 if unknown.
     """

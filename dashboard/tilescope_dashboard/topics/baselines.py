@@ -1,4 +1,4 @@
-"""What a run of a kernel can be compared with, and how a baseline is called."""
+"""What a run of a kernel can be compared with, how a baseline is called, and the chosen case among those compared."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tilescope.models import baseline as usual
+import pandas as pd
+from tilescope.models import baseline as model
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
 
-from tilescope_dashboard.data.url_state import parts
+from tilescope_dashboard.data import url_state
+from tilescope_dashboard.data.kernel_cases import OF_KERNEL, KernelCase
+from tilescope_dashboard.data.units import times
 
 
 def possible(
@@ -24,9 +27,9 @@ def possible(
         return {}
     mine = loaded.table[(loaded.table["kernel"] == kernel)]
     impls = sorted(set(mine.loc[mine["config"] == "", "impl"].unique()) - {"triton"})
-    names = usual.declarations(loaded.run.kernels[kernel])
+    names = model.declarations(loaded.run.kernels[kernel])
     ours = mine["impl"].eq("triton").any()
-    own = {f"{usual.called(impl, names)} in this run": f"{loaded.run.id}:{impl}" for impl in impls if ours}
+    own = {f"{model.called(impl, names)} in this run": f"{loaded.run.id}:{impl}" for impl in impls if ours}
     readable = [s for s in runs if not s.error]
     others = [s for s in readable if s.id != loaded.run.id and kernel in s.kernels]
     dims = loaded.run.kernels[kernel].get("dims")
@@ -58,7 +61,9 @@ def _distinct(labelled: Iterable[tuple[str, str]]) -> dict[str, str]:
     """The tokens by their labels. Runs of one title and minute are told apart by the ends of their ids."""
     known = list(labelled)
     labels = Counter(label for label, _ in known)
-    return {label if labels[label] == 1 else f"{label} · {parts(token)[0][-4:]}": token for label, token in known}
+    return {
+        label if labels[label] == 1 else f"{label} · {url_state.parts(token)[0][-4:]}": token for label, token in known
+    }
 
 
 def tritons(runs: Iterable[store.Summary]) -> dict[str, list[str]]:
@@ -77,12 +82,47 @@ def before(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summary])
 
 def name_of(token: str, runs: Iterable[store.Summary], declared: Mapping[str, str]) -> str:
     """The baseline's name in a title: a kernel, an implementation of the open run, as its kernel's are ``declared``, or a run."""
-    run, impl, other = parts(token)
+    run, impl, other = url_state.parts(token)
     if impl or other:
-        return other or usual.called(impl, declared)
+        return other or model.called(impl, declared)
     return next((dated(s.title, s.started) for s in runs if s.id == run and s.title), run)
 
 
 def dated(title: str, started: str) -> str:
     """A run's title with its time, as runs before and after a change share a title."""
     return f"{title} of {started[:16].replace('T', ' ')}"
+
+
+def declared(loaded: LoadedRun | None, kernel: str) -> Mapping[str, str]:
+    """The declarations of the kernel's implementations in the run."""
+    return model.declarations(loaded.run.kernels.get(kernel)) if loaded else {}
+
+
+def usual(loaded: LoadedRun | None, kernel: str) -> list[str]:
+    """The usual baseline, an implementation of this run; nothing if the run has none."""
+    there = set(loaded.table.loc[loaded.table["kernel"] == kernel, "impl"].unique()) if loaded else set()
+    impl = model.usual(there, declared(loaded, kernel))
+    return [f"{loaded.run.id}:{impl}"] if loaded and impl else []
+
+
+def of_case(rows: pd.DataFrame, case: KernelCase | None) -> pd.DataFrame:
+    """Rows of ``compare.against`` for the case, else for its problem, one per baseline; none without a case."""
+    if case is None:
+        return rows.head(0)
+    same = rows[(rows["workload"] == case.workload) & (rows["pass"] == case.direction)]
+    own = same[(same["impl"] == case.impl) & (same["config"] == case.config)]
+    return own if len(own) else same
+
+
+def said(rows: pd.DataFrame, case: KernelCase | None, names: Mapping[str, str]) -> str:
+    """The case's speedups over up to two baselines, a sentence each. ``names`` are ``declared``."""
+    ours = of_case(rows, case)
+    return "".join(
+        f"{model.called(row['impl'], names)} on {row['workload']}, {row['pass']}: {times(row['speedup'])} vs {model.called(row['baseline_impl'], names)}. "
+        for row in ours[ours["speedup"].notna()].head(2).to_dict("records")
+    )
+
+
+def of_row(row: Mapping[Any, Any]) -> dict[str, str]:
+    """The fields of a row's ``KernelCase``."""
+    return dict(zip(KernelCase._fields, (row[column] for column in OF_KERNEL), strict=True))

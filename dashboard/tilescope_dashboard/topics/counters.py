@@ -11,7 +11,7 @@ from tilescope.table.metrics import METRICS, stall_name
 from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.units import short, write
-from tilescope_dashboard.figures.memory import Flow, Level, Memory
+from tilescope_dashboard.figures.counters import Flow, Level, Memory
 from tilescope_dashboard.topics.sentence import Sentence
 
 NOTHING = Sentence(

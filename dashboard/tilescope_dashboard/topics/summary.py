@@ -20,7 +20,7 @@ from tilescope.table.run import Device, Failure
 
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, KernelCase
 from tilescope_dashboard.data.units import times, write
-from tilescope_dashboard.topics import advice, compare, compared_case, overview
+from tilescope_dashboard.topics import advice, baselines, compare, overview
 from tilescope_dashboard.topics.overview import Stat
 from tilescope_dashboard.topics.sentence import Sentence
 
@@ -210,7 +210,7 @@ def baseline(
     """The case against the ``chosen`` baselines, or the usual one (``compare.against``): its rows, and lines on what limits the
     comparison.
     """
-    tokens = list(chosen) or compared_case.usual(loaded, kernel)
+    tokens = list(chosen) or baselines.usual(loaded, kernel)
 
     def narrowed(run: LoadedRun) -> LoadedRun:
         rows = run.table

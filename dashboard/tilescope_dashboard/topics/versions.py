@@ -1,18 +1,25 @@
-"""Two versions of a script: each value with its change, the findings that came or went, the source's difference, the headline. Pure."""
+"""Two versions of a script: each value with its change, the findings that came or went, the source's difference, the headline; and an
+example by a recorded study. Pure."""
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+import pandas as pd
+from tilescope.models import versions as model
 from tilescope.models.versions import Change, Pair
 from tilescope.notebook.watching import Comparison, Version
+from tilescope.runs.store import LoadedRun
 from tilescope.table import units
 
+from tilescope_dashboard.data.kernel_cases import OF_KERNEL, KernelCase
 from tilescope_dashboard.data.launched_code import Lines
+from tilescope_dashboard.data.recordings import Question
 from tilescope_dashboard.topics.sentence import Sentence
 
 #: Kinds of change. A resource such as registers only ``MOVED``: more of it may be better or worse.
@@ -221,3 +228,21 @@ def badge(comparison: Comparison) -> str:
     if time is None or not time.baseline or not time.candidate:
         return time.texts()[1] if time else ""
     return f"{time.texts()[1]} {'noise' if time.noise else units.times(time.baseline / time.candidate)}"
+
+
+#: The kernel of a study that is an example, and its cases before and after its accesses are coalesced.
+STUDY = "strided_copy"
+STUDIED = tuple(KernelCase(impl, "forward", "4194304x32-fp32") for impl in ("strided", "triton"))
+
+
+def example(loaded: LoadedRun, kernel: str) -> Pair | None:
+    """Both copies; None where the run does not have both with counted accesses."""
+    rows = loaded.table[loaded.table["kernel"] == kernel]
+    rows = pd.concat([rows[(rows[OF_KERNEL] == list(case)).all(axis="columns")] for case in STUDIED])
+    cases = model.cases(dataclasses.replace(loaded, table=rows))
+    counted = [case for case in cases if "sector_efficiency_read" in case.values]
+    return Pair(counted[0], counted[1]) if len(counted) == len(STUDIED) else None
+
+
+#: The best recording of the study.
+QUESTION = Question(example)

@@ -14,7 +14,7 @@ from tilescope.models.baseline import declarations
 from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.choice import standings
-from tilescope_dashboard.components.link_table import link_table
+from tilescope_dashboard.components.tables import link_table
 from tilescope_dashboard.data.kernel_cases import case_name
 from tilescope_dashboard.data.run_cache import best_claims, claimed, has_claimed, written
 from tilescope_dashboard.figures.claims import claims

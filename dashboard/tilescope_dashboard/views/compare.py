@@ -13,12 +13,11 @@ from tilescope_dashboard.components.tables import table
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.figures.compare import compare
 from tilescope_dashboard.session.scheduling import next_tick
-from tilescope_dashboard.topics import baselines, compared_case
+from tilescope_dashboard.topics import baselines
 from tilescope_dashboard.topics import compare as topic
 from tilescope_dashboard.topics.sentence import Sentence
 from tilescope_dashboard.views.base import View
-from tilescope_dashboard.views.changed_code import ChangedCode
-from tilescope_dashboard.views.compiled_change import CompiledChange
+from tilescope_dashboard.views.code_changes import ChangedCode, CompiledChange
 
 
 class Compare(View):
@@ -60,8 +59,8 @@ class Compare(View):
         options = baselines.possible(state.loaded, state.kernel, state.runs, state.catalog)
         chosen = [token for token in state.compared if token in options.values()]
         usual, declared = (
-            compared_case.usual(state.loaded, state.kernel),
-            compared_case.declared(state.loaded, state.kernel),
+            baselines.usual(state.loaded, state.kernel),
+            baselines.declared(state.loaded, state.kernel),
         )
         chosen = chosen or [token for token in usual if token in options.values()]
         self._filling = True
@@ -76,7 +75,7 @@ class Compare(View):
         rows, said = self._against(chosen)
         names = [baselines.name_of(token, state.runs, declared) for token in chosen]
         changed = [self.changes.show(chosen), self.compiled.show(rows)]
-        title, text = topic.sentence(state.kernel, names, rows, compared_case.said(rows, state.chosen, declared))
+        title, text = topic.sentence(state.kernel, names, rows, baselines.said(rows, state.chosen, declared))
         # Without times, the findings and the code tell whether a change helped.
         more = [] if rows["speedup"].notna().any() else filter(None, changed)
         self.say(Sentence("; ".join([title, *more]), text))
@@ -90,7 +89,7 @@ class Compare(View):
         own = ["baseline_run"] if rows["baseline_run"].eq(rows["run"]).all() else []
         self.table.hide(own + [name for name in topic.TIMES if rows[name].isna().all()])
         self.table.fill(rows)
-        self.table.choose(next(map(int, compared_case.of_case(rows, state.chosen).index), None))
+        self.table.choose(next(map(int, baselines.of_case(rows, state.chosen).index), None))
 
     def _choose(self, tokens: list[str]) -> None:
         """Compare with these; with the default baseline if there is none."""
@@ -113,4 +112,4 @@ class Compare(View):
     def _pick(self, place: int | None) -> None:
         """Choose the row's case for all views."""
         if place is not None:
-            self.choose(lambda: None, **compared_case.parts(self._rows.iloc[place]))
+            self.choose(lambda: None, **baselines.of_row(self._rows.iloc[place]))

@@ -11,8 +11,7 @@ from tilescope_dashboard.components.choice import Choice
 from tilescope_dashboard.components.tables import table
 from tilescope_dashboard.data import kernel_cases, recordings
 from tilescope_dashboard.data.kernel_cases import KernelCase
-from tilescope_dashboard.figures.memory import memory
-from tilescope_dashboard.figures.stalls import stalls
+from tilescope_dashboard.figures.counters import memory, stalls
 from tilescope_dashboard.topics import counters as topic
 from tilescope_dashboard.views.base import View
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
-from tilescope_dashboard.components.link_table import link_table
+from tilescope_dashboard.components.tables import link_table
 from tilescope_dashboard.data import measurements
 from tilescope_dashboard.figures.history import history
 from tilescope_dashboard.topics import history as topic

@@ -17,7 +17,7 @@ from tilescope.runs import steps, store
 
 from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.components.choice import standings
-from tilescope_dashboard.components.link_table import link_table
+from tilescope_dashboard.components.tables import link_table
 from tilescope_dashboard.data import catalog
 from tilescope_dashboard.data.kernel_cases import case_name
 from tilescope_dashboard.data.run_cache import Written, best_claims, has_claimed, written

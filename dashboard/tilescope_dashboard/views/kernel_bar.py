@@ -17,7 +17,7 @@ from tilescope_dashboard.data.units import ABSENT, short
 from tilescope_dashboard.figures.style import distinct
 from tilescope_dashboard.session.scheduling import IdleWork, next_tick
 from tilescope_dashboard.session.state import GPU, MODEL, OF_ALL, PROFILE, RUN, State
-from tilescope_dashboard.topics import baselines, compared_case
+from tilescope_dashboard.topics import baselines
 from tilescope_dashboard.views.gpu import GpuDialog
 from tilescope_dashboard.views.run import RunDialog
 
@@ -167,8 +167,8 @@ class KernelBar(layout.Part):
         chosen = [token for token in state.compared if token in found.values()]
         if len(chosen) > 1:
             found = {f"{len(chosen)} baselines": chosen[0], **{n: t for n, t in found.items() if t != chosen[0]}}
-        declared = compared_case.declared(state.loaded, state.kernel)
-        usual = [baselines.name_of(token, (), declared) for token in compared_case.usual(state.loaded, state.kernel)]
+        declared = baselines.declared(state.loaded, state.kernel)
+        usual = [baselines.name_of(token, (), declared) for token in baselines.usual(state.loaded, state.kernel)]
         return {f"{usual[0]} (usual)" if usual else "none": "", **found}, next(iter(chosen), "")
 
 

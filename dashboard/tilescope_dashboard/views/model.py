@@ -12,13 +12,10 @@ from tilescope.runs import steps
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
-from tilescope_dashboard.components.link_table import link_table
-from tilescope_dashboard.components.tables import table
+from tilescope_dashboard.components.tables import link_table, table
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.recordings import Recording
-from tilescope_dashboard.figures.icicle import icicle
-from tilescope_dashboard.figures.ledger import ledger
-from tilescope_dashboard.figures.step_roofline import step_roofline
+from tilescope_dashboard.figures.model import icicle, ledger, step_roofline
 from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.session.state import FIRST, MODEL
 from tilescope_dashboard.topics import model as topic

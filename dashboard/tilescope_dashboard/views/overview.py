@@ -10,8 +10,7 @@ import pandas as pd
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
-from tilescope_dashboard.components.link_table import link_table
-from tilescope_dashboard.components.tables import table
+from tilescope_dashboard.components.tables import link_table, table
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, case_name
 from tilescope_dashboard.data.recordings import ANYTHING

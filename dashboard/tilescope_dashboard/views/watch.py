@@ -26,7 +26,6 @@ from tilescope_dashboard.session.jobs import JobFollower
 from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import versions as topic
-from tilescope_dashboard.topics import watch_example
 from tilescope_dashboard.views.base import View
 
 #: A version is two lines. The strip scrolls sideways, newest first.
@@ -185,14 +184,14 @@ class Watch(View):
 
     def _show_example(self) -> None:
         """Show what a page of versions tells, by a recorded study."""
-        found = best(self.state.runs, watch_example.KERNEL, watch_example.QUESTION)
-        pair = watch_example.example(found.loaded) if found else None
+        found = best(self.state.runs, topic.STUDY, topic.QUESTION)
+        pair = topic.example(found.loaded, topic.STUDY) if found else None
         self.shown_versions.visible = self._example.visible = pair is not None
         if found is None or pair is None:
             return
         said = topic.sentence(Version(2, state="ready"), Version(1), pair)
         self._example.object = html_text.subheading(topic.EXAMPLE, f"{said.title}. From {found.origin}.")
-        before, after = (launched(found.loaded, watch_example.KERNEL, case) for case in watch_example.CASES)
+        before, after = (launched(found.loaded, topic.STUDY, case) for case in topic.STUDIED)
         self._draw(pair, topic.source(before, after, {}), ("v1 → v2", ""))
 
     def _offer(self) -> None:

@@ -1,24 +1,65 @@
-"""The launches of the state's case as another run and the open one compiled them: the counts that moved, then the code of both."""
+"""The code of the state's case beside that of another run, kernel or implementation: its source with the findings, and what it was
+compiled to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import zip_longest
 
 import pandas as pd
 from tilescope.collectors.compiled_text import STAGES
-from tilescope.models import code_change
+from tilescope.models import baseline, code_change, compare
 from tilescope.models.code_change import Launch, LineCode
-from tilescope.models.compare import Side
 from tilescope.runs import store
 
 from tilescope_dashboard.components import html_text, layout, version_panels
 from tilescope_dashboard.components.choice import Choice
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.topics import compared_case
+from tilescope_dashboard.topics import baselines, changed_findings, versions
+from tilescope_dashboard.topics.changed_findings import Side
 from tilescope_dashboard.topics.versions import MOVED, WORSE, Value
+
+
+class ChangedCode(layout.Part):
+    """The source's difference where both runs kept it, and the findings that came or went."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        self.state, self.layout = state, version_panels.pane()
+
+    def show(self, tokens: Sequence[str]) -> str:
+        """Show the findings against the first of ``tokens`` that has the case. Returns a summary of the changes.
+
+        An implementation without code of its own, such as PyTorch's, has none to compare.
+        """
+        loaded, case = self.state.loaded, self.state.standing
+        self.layout.visible = False
+        if loaded is None or case is None:
+            return ""
+        own = Side(loaded, self.state.kernel, case)
+        for side, token in changed_findings.sides(own, tokens, run_cache.open_cached):
+            if side.case in run_cache.cases_of(side.loaded, side.kernel):
+                return self._compare(side, own, token)
+        return ""
+
+    def _compare(self, side: Side, own: Side, token: str) -> str:
+        before, after = changed_findings.code(side, own)
+        other = side.case.impl != own.case.impl
+        found = [run_cache.findings(one.loaded, (one.kernel, *one.case)) for one in (side, own)]
+        if not (before and after) and (other or not any(found)):
+            return ""
+        names = baselines.declared(own.loaded, own.kernel)
+        name = baselines.name_of(token, self.state.runs, names)
+        same = baselines.name_of(own.loaded.run.id, self.state.runs, {})
+        now = baseline.called(own.case.impl, names) if other else own.kernel if side.kernel != own.kernel else same
+        files = None if not (before and after) else {} if before == after else versions.source(before, after, {})
+        head = f"{name} → {now}", "the same source" if before == after else "source"
+        self.layout.object = version_panels.panels(files, head, found, self.state.theme == "dark")
+        self.layout.visible = True
+        return changed_findings.count(changed_findings.changed(*found))
+
 
 #: The most rows of code that the page holds.
 _ROWS = 600
@@ -40,7 +81,7 @@ class CompiledChange(layout.Part):
 
         Returns a summary of the change.
         """
-        own = compared_case.of_case(rows, self.state.standing)
+        own = baselines.of_case(rows, self.state.standing)
         apart = own["baseline_run"].ne(own["run"]) | own["baseline_impl"].ne(own["impl"])
         compiled = (self._compiled(own.loc[[place]]) for place in own.index[apart])
         self._launches = next(filter(None, compiled), [])
@@ -60,7 +101,7 @@ class CompiledChange(layout.Part):
 
         def found() -> list[Launch]:
             other = run_cache.open_cached(store.find(row["baseline_run"].iloc[0]))
-            return [one for one in code_change.launches(Side(other), Side(loaded), row) if one.moved]
+            return [one for one in code_change.launches(compare.Side(other), compare.Side(loaded), row) if one.moved]
 
         named = tuple(row[["baseline_run", "baseline_kernel", "baseline_impl"]].iloc[0]), self.state.standing
         try:
