@@ -1,11 +1,16 @@
-"""Sweeps over configs: what is the best, and what tells configs apart."""
+"""Sweeps over configs: what is the best, what tells configs apart, the selectors of parameters, and what is said without a sweep."""
 
+import asyncio
 import dataclasses
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
 from bokeh.models import HoverTool
+from tilescope.jobs.plan import Request
 from tilescope.models import sweeps
 from tilescope.notebook.opening import open_file
 from tilescope.runs import changes, store
@@ -14,16 +19,19 @@ from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.run import Failure
 from tilescope.tuning import memory, race
+from tilescope_dashboard.components.choice import Choice
 from tilescope_dashboard.figures.autotune import autotune
 from tilescope_dashboard.figures.style import LIGHT
+from tilescope_dashboard.session import jobs
+from tilescope_dashboard.session.jobs import JobManager
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import autotune as topic
-from tilescope_dashboard.views.autotune import Autotune
+from tilescope_dashboard.views.autotune import Autotune, otherwise, sweeping
 
 from tests.profiles import made_up
 from tests.recorded import recorded
 
-from .conftest import field, grid, opened
+from .conftest import PREDICTED, RUN, field, grid, opened
 from .conftest import said as words
 
 SWEEP = {
@@ -274,3 +282,83 @@ def test_a_case_that_was_not_swept_is_said_before_anothers_sweep() -> None:
         shown = f"{workload} was not swept; this is triton · forward · 8192x16384-bf16." in words(view)
         assert shown == said
         assert "Best of " in words(view)
+
+
+#: What one step of each parameter adds to the time.
+COSTS = {"A": 1, "B": 64, "C": 2, "D": 32, "E": 4, "F": 16}
+
+
+def cells(names: str) -> pd.DataFrame:
+    configs = [dict(zip(names, steps, strict=True)) for steps in product((1, 2), repeat=len(names))]
+    rows = [
+        {**config, "config": str(config), "time": 1 + sum(COSTS[n] * config[n] for n in names) / 100}
+        for config in configs
+    ]
+    case = {"kernel": "k", "impl": "triton", "pass": "forward", "workload": "8-fp32", "reason": "", "checked": True}
+    known = dict.fromkeys((*sweeps.COLOURINGS, "time_source", "code_source", *sweeps.COUNTED))
+    return pd.DataFrame([{**known, **case, **row} for row in rows]).astype(dict.fromkeys(sweeps.COLOURINGS, "float64"))
+
+
+def with_parameters(names: str, monkeypatch: pytest.MonkeyPatch) -> Autotune:
+    monkeypatch.setattr(sweeps, "configs", lambda *_: cells(names))
+    return opened(Autotune, run=RUN, kernel="matmul")
+
+
+def held(shown: Autotune) -> dict[str, Choice]:
+    """The selectors of parameters that are not drawn."""
+    return {one.label: one for one in shown.__panel__().select(Choice) if "best of all" in one.options}
+
+
+def test_cheap_parameters_are_behind_a_button_and_count(in_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = with_parameters("ABCDEF", monkeypatch)
+    axes = {field(shown, name).value for name in ("across", "down")}
+    aside = shown.__panel__()[3][1]
+    more = field(shown, f"{len(aside)} more parameters")
+    assert held(shown).keys() == set("ABCDEF") - axes
+    assert not aside.visible and {one.label for one in aside} == {"A", "C", "E"} - axes
+    more.value = True
+    assert aside.visible
+    before = grid(shown).filled
+    aside[0].value = "2"
+    after = grid(shown).filled
+    assert len(after) == len(before) / 2 and set(after[aside[0].label]) == {2}
+
+
+def test_a_few_parameters_are_all_seen(in_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = with_parameters("ABCDE", monkeypatch)
+    assert len(held(shown)) == 3 and not shown.__panel__()[3][1].objects
+
+
+async def test_a_sweep_is_said_to_be_under_way_as_long_as_it_is(in_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = asyncio.Event()
+
+    async def planner(_: Request) -> SimpleNamespace:
+        return SimpleNamespace(cases=(), collectors=())
+
+    async def run(*_: Any) -> Path:
+        await release.wait()
+        return Path("runs/x")
+
+    manager = JobManager(planner, run)
+    other = manager.start(Request(kernels=("softmax",)))
+    assert sweeping(manager.jobs, "softmax") is None  # a profile of a kernel's own choice
+    job = manager.start(Request(kernels=("/my kernels/m.py:softmax",), configs=("all",)))
+    assert sweeping(manager.jobs, "softmax") is job
+    assert sweeping(manager.jobs, "matmul") is None
+    state = State(run=PREDICTED, kernel="softmax")
+    state.runs = [run for run in state.runs if not run.recorded]  # one of those has a sweep
+    monkeypatch.setattr("tilescope_dashboard.views.autotune.shared", lambda: manager)
+    shown = Autotune(state)
+    shown.refresh()
+    assert "Those of softmax are being profiled" in words(shown)
+    release.set()
+    while other.active or job.active:
+        await asyncio.sleep(0)
+    assert "being profiled" not in words(shown)
+    assert "No run has configs of softmax" in words(shown) or "declares no configs" in words(shown)
+
+
+def test_a_hostile_name_stays_text(in_runs: None) -> None:
+    state = State(run=PREDICTED, kernel="<script>x")
+    assert "<script>" not in otherwise(state, ())
+    assert jobs.shared() is jobs.shared()

@@ -11,7 +11,6 @@ from tilescope.models.summary import representative, summarise
 from tilescope.runs import journal, listings, store
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.html_text import text_of
-from tilescope_dashboard.components.tables import Table
 from tilescope_dashboard.data.best_run import SHOWN_FIRST, first_shown
 from tilescope_dashboard.data.frames import largest_problem
 from tilescope_dashboard.session.state import State
@@ -35,18 +34,13 @@ from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
 from . import synthetic
-from .conftest import PREDICTED, RUN, field, opened, said
+from .conftest import PREDICTED, RUN, field, grid, opened, said
 
 pytestmark = pytest.mark.usefixtures("in_runs")
 
 VIEWS: tuple[type[View], ...] = (
     Home, Summary, Overview, Advice, Roofline, Traffic, Timeline, Autotune, Occupancy, Source, Claims, Compare, Sizes, History,
 )  # fmt: skip
-
-
-def grid(shown: View) -> Table:
-    """The view's first table."""
-    return shown.__panel__().select(Table)[0]
 
 
 @pytest.mark.parametrize("view", [Claims, Compare, History, Sizes, Summary], ids=lambda view: view.name_in_address)
