@@ -238,7 +238,7 @@ class JobManager(Watched):
             self.jobs.remove(job)
 
 
-class JobFollower:
+class Follower:
     """Calls ``draw`` at the session's tick after the changes that ``watch`` tells, once for several at a time, until the session ends."""
 
     def __init__(self, watch: Callable[[Callable[[], None]], Callable[[], None]], draw: Callable[[], Any]) -> None:

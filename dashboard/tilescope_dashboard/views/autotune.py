@@ -18,7 +18,7 @@ from tilescope_dashboard.components.copy_button import CopyButton
 from tilescope_dashboard.components.tables import table
 from tilescope_dashboard.data import kernel_cases, recordings, run_cache
 from tilescope_dashboard.figures.autotune import autotune
-from tilescope_dashboard.session.jobs import JobFollower, JobState, shared
+from tilescope_dashboard.session.jobs import Follower, JobState, shared
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import autotune as topic
 from tilescope_dashboard.views.base import View
@@ -48,7 +48,7 @@ class Autotune(View):
         self.chart, self._place, self._copy = chart(), layout.column(), CopyButton()
         self._of: tuple[Any, ...] = ()
         self._ranked = pd.DataFrame()
-        self._follower = JobFollower(shared().watch, self._say)
+        self._follower = Follower(shared().watch, self._say)
         self.state.param.watch(self._say, ["catalog", "may_launch"])
         return [choices, self._aside, self._copy, self.chart, self._place]
 

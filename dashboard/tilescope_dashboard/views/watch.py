@@ -22,7 +22,7 @@ from tilescope_dashboard.data import best_run
 from tilescope_dashboard.data.launched_code import launched
 from tilescope_dashboard.data.recordings import best
 from tilescope_dashboard.session import access, watching
-from tilescope_dashboard.session.jobs import JobFollower
+from tilescope_dashboard.session.jobs import Follower
 from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import versions as topic
@@ -61,7 +61,7 @@ class Watch(View):
         super().__init__(state)
         # The versions stand above the headline.
         self.layout.insert(0, self.strip)
-        JobFollower(self.watching.watch, self._renew)
+        Follower(self.watching.watch, self._renew)
         state.param.watch(self._renew, ["version", "against", "launch"])
 
     def build(self) -> list[Any]:

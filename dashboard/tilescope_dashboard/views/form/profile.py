@@ -17,7 +17,7 @@ from tilescope_dashboard.components.choice import Choice
 from tilescope_dashboard.data.this_machine import Machine
 from tilescope_dashboard.session import watching
 from tilescope_dashboard.session.access import own_files, user_kernel, user_script
-from tilescope_dashboard.session.jobs import JobFollower, JobManager, JobState
+from tilescope_dashboard.session.jobs import Follower, JobManager, JobState
 from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.session.state import PROFILE, WATCH, State
 from tilescope_dashboard.views.form.fields import ProfileFields, entry_of, standing
@@ -122,7 +122,7 @@ class ProfileForm(layout.Part):
         self._watch.on_click(lambda _: next_tick(self._begin))
         self.own.param.watch(self._fill, "script")
         state.param.watch(self._fill, ["catalog", "catalog_error", "kernel", "loaded", "may_launch"])
-        self._follower = JobFollower(jobs.watch, self._say)
+        self._follower = Follower(jobs.watch, self._say)
         self._fill()
         # Messages stand above the button, which stays in sight: below it they would be off a phone's screen.
         foot = layout.column(self._trouble, self._button, self._watch, stylesheets=[_FOOT])

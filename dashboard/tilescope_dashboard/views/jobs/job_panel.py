@@ -10,7 +10,7 @@ import panel as pn
 import panel_material_ui as pmui
 
 from tilescope_dashboard.components import html_text, layout
-from tilescope_dashboard.session.jobs import CANCELLING, FAILED, JobFollower, JobManager, JobState
+from tilescope_dashboard.session.jobs import CANCELLING, FAILED, Follower, JobManager, JobState
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.jobs.job_text import describe, line, log
 from tilescope_dashboard.views.jobs.readings import JobReadings
@@ -79,7 +79,7 @@ class JobPanel(layout.Part):
         self._seen = jobs.current.number if jobs.current and not jobs.current.active else 0
         state.param.watch(lambda _: self.draw(), "run")
         self.tab_job.param.watch(lambda _: self.draw(), "known")
-        self._follower = JobFollower(jobs.watch, self.draw)
+        self._follower = Follower(jobs.watch, self.draw)
         self.draw()
 
     @functools.cached_property

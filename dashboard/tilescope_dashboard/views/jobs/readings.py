@@ -13,7 +13,7 @@ from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.components.charts import chart, side_by_side
 from tilescope_dashboard.data.telemetry import KEPT, Gpu, Sample, Sampler, held
 from tilescope_dashboard.figures.gpu import columns, readings
-from tilescope_dashboard.session.jobs import JobFollower
+from tilescope_dashboard.session.jobs import Follower
 from tilescope_dashboard.session.state import State
 
 
@@ -32,7 +32,7 @@ class Readings(layout.Part):
     ) -> None:  # fmt: skip
         super().__init__()
         self.state, self.sampler, self._height, self._told, self._used = state, sampler(), height, told, used
-        self._follower = JobFollower(lambda _: self._leave, self.tick)
+        self._follower = Follower(lambda _: self._leave, self.tick)
         self._unwatch: Callable[[], None] | None = None
         #: By GPU, what its figures draw.
         self._sources: dict[Gpu, ColumnDataSource] = {}
