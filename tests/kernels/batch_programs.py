@@ -10,6 +10,7 @@ from interpreted import SPECS, close, draw, grads, main, targets  # isort: skip
 import tilescope_kernels as kernels
 import torch
 import torch.nn.functional as F
+from operator_calls import operator_calls
 from opinfo_samples import compare_with_opinfo
 from torch._subclasses import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
@@ -225,6 +226,15 @@ def check_dynamic_shapes_compile_once():
 
 def check_opinfo_samples():
     compare_with_opinfo(torch.float32, "cpu")
+
+
+def check_operators_are_described_as_they_behave():
+    """Schema, shape functions, autograd registration, and what tracing makes of them."""
+    for name, arguments in operator_calls("cpu").items():
+        try:
+            torch.library.opcheck(getattr(torch.ops.tilescope, name).default, arguments)
+        except Exception as error:
+            raise AssertionError(f"{name}: {error}") from None
 
 
 if __name__ == "__main__":

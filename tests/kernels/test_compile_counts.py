@@ -20,15 +20,15 @@ LIMITS = {
 
 @pytest.mark.parametrize("walk", LIMITS)
 def test_sizes_share_compiled_kernels(batch, walk):
-    assert 0 < batch("batch_compile_counts.py")[walk] <= LIMITS[walk]
+    assert 0 < batch("batch_assumed.py")["walks"][walk] <= LIMITS[walk]
 
 
 def test_kernels_of_a_step_compile_together(batch):
-    assert batch("batch_compile_counts.py")["alone"] == []
+    assert batch("batch_assumed.py")["alone"] == []
 
 
 def test_functions_called_first_by_threads(batch):
-    raised = batch("batch_threads.py")
+    raised = batch("batch_assumed.py")["threads"]
     assert len(raised) > 40
     assert not {name: wrong for name, wrong in raised.items() if wrong}
 

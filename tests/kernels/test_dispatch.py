@@ -7,29 +7,25 @@ import torch
 from tilescope_kernels import dispatch
 
 
+class Seeing(dispatch.OnLooker):
+    def __init__(self, seen):
+        super().__init__()
+        self.seen = seen
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
 def test_on_looker_imports_no_compiler(monkeypatch):
-    seen: list[str] = []
-
-    class Seeing(dispatch.OnLooker):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            seen.append(func.overloadpacket.__name__)
-            return func(*args, **(kwargs or {}))
-
     monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
-    with Seeing():
+    with Seeing(seen := []):
         torch.ones(2) + 1
     assert seen == ["ones", "add"] and "torch._dynamo" not in sys.modules
 
 
 def test_on_looker_sees_operators_inside_higher_order_ones():
-    seen: list[str] = []
-
-    class Seeing(dispatch.OnLooker):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            seen.append(func.overloadpacket.__name__)
-            return func(*args, **(kwargs or {}))
-
-    with Seeing(), Seeing():
+    with Seeing(seen := []), Seeing(seen):
         assert torch.ops.higher_order.wrap(lambda x: x + 1, torch.ones(2)).tolist() == [2, 2]
     assert seen.count("add") == 2
 

@@ -4,7 +4,6 @@ SCRIPTS = [
     "batch_interpreted.py",
     "batch_norms.py",
     "batch_operators.py",
-    "batch_opcheck.py",
     "batch_programs.py",
     "batch_losses.py",
     "batch_gluon.py",
