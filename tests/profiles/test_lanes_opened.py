@@ -25,16 +25,8 @@ def lanes_of(path):
 def event(program, warp, name, start, end, *, line=0):
     """An event as Proton writes it."""
     place = {"pid": f"my_kernel Core{program % 2} CTA{program}", "tid": f"warp {warp} (line {line})"}
-    return {
-        "cname": "good",
-        "name": name,
-        "cat": "my_kernel",
-        "ph": "X",
-        **place,
-        "ts": start,
-        "dur": end - start,
-        "args": {"call_stack": []},
-    }
+    about = {"cname": "good", "name": name, "cat": "my_kernel", "ph": "X", "args": {"call_stack": []}}
+    return {**about, **place, "ts": start, "dur": end - start}
 
 
 def written(folder, events):
@@ -59,10 +51,7 @@ def test_proton_s_trace_opens_with_the_inner_scopes_in_the_outer(tmp_path):
     ]
     run, found = lanes_of(written(tmp_path, [*scopes, event(0, 0, "loop", 1.0, 3.0)]))
     spans = found.spans[found.spans["warp"] == 4]
-    parts = [
-        (name, round(start, 9), round(end, 9))
-        for name, start, end in spans[["name", "start", "end"]].itertuples(index=False)
-    ]
+    parts = [(span.name, round(span.start, 9), round(span.end, 9)) for span in spans.itertuples()]
     assert parts == [("loop", 1e-6, 2e-6), ("wait for a", 2e-6, 5e-6), ("mma", 5e-6, 6e-6), ("loop", 6e-6, 9e-6)]
     assert spans["kind"].tolist() == ["arithmetic", "wait", "product", "arithmetic"]
     assert run.table.set_index("metric")["value"]["lane_wait_share"] == pytest.approx(3 / 10)

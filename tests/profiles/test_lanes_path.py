@@ -23,9 +23,17 @@ def lane(warp, *spans, begin=0.0, group="", operations=1):
     return rows
 
 
+def table(*lanes):
+    return pd.DataFrame([row for own in lanes for row in own], columns=trace.COLUMNS)
+
+
+def program(*lanes):
+    return model.program(table(*lanes), 0, 0)
+
+
 def path(*lanes):
     """The critical path of lanes: warp, name and length of each of its parts."""
-    spans = model.program(pd.DataFrame([row for own in lanes for row in own], columns=trace.COLUMNS), 0, 0)
+    spans = program(*lanes)
     found = model.critical_path(spans, model.arrows(spans))
     assert found["start"].to_numpy()[1:] == pytest.approx(found["end"].to_numpy()[:-1])
     assert (found["end"] - found["start"]).sum() == pytest.approx(spans["end"].max() - spans["start"].min())
@@ -58,8 +66,7 @@ def test_arrows_of_a_ring_pair_each_step_not_the_ring_s_last_arrival():
     # Four copies are on their way before the first is there.
     copies = lane(8, *[(COPY, 1.0, "%ready")] * 4)
     multiplies = lane(0, (WAIT, 9.0, "%ready"), *[(WAIT, 1.0, "%ready")] * 3)
-    spans = model.program(pd.DataFrame([*multiplies, *copies], columns=trace.COLUMNS), 0, 0)
-    found = model.arrows(spans)
+    found = model.arrows(program(multiplies, copies))
     assert found["from_time"].tolist() == [1.0, 2.0, 3.0, 4.0]
     assert found["to_time"].tolist() == [9.0, 10.0, 11.0, 12.0]
 
@@ -67,16 +74,14 @@ def test_arrows_of_a_ring_pair_each_step_not_the_ring_s_last_arrival():
 def test_arrows_of_two_copies_a_step_lead_from_the_second():
     copies = lane(8, *[(COPY, 1.0, "%ready")] * 6, operations=2)
     multiplies = lane(0, *[(WAIT, 5.0, "%ready")] * 3)
-    spans = model.program(pd.DataFrame([*multiplies, *copies], columns=trace.COLUMNS), 0, 0)
-    assert model.arrows(spans)["from_time"].tolist() == [2.0, 4.0, 6.0]
+    assert model.arrows(program(multiplies, copies))["from_time"].tolist() == [2.0, 4.0, 6.0]
 
 
 def test_places_that_are_free_at_first_wait_for_nobody():
     # Two places: the third copy waits for the first arrival.
     copies = lane(8, *[(WAIT, 0.5, "%free"), (COPY, 0.5, "%ready")] * 2, (WAIT, 4.0, "%free"), (COPY, 1.0, "%ready"))
     multiplies = lane(0, *[(WORK, 5.0), (ARRIVE, 1.0, "%free")] * 3)
-    spans = model.program(pd.DataFrame([*multiplies, *copies], columns=trace.COLUMNS), 0, 0)
-    free = model.arrows(spans).query("barrier == '%free'")
+    free = model.arrows(program(multiplies, copies)).query("barrier == '%free'")
     assert (free["from_time"].tolist(), free["to_time"].tolist()) == ([6.0], [6.0])
 
 
@@ -108,32 +113,29 @@ def test_path_of_a_recording_adds_up_to_its_programs(name):
 
 
 def test_path_without_arrows_is_the_last_warp_s_lane():
-    spans = model.program(pd.DataFrame(lane(0, (WORK, 2.0), (WAIT, 2.0), (WORK, 1.0)), columns=trace.COLUMNS), 0, 0)
+    spans = program(lane(0, (WORK, 2.0), (WAIT, 2.0), (WORK, 1.0)))
     assert len(model.critical_path(spans, model.arrows(spans))) == 3
 
 
 def test_lines_have_their_share_of_the_critical_path():
     copies = lane(8, (WORK, 5.0), (COPY, 1.0, "%ready"), (WORK, 1.0))
     multiplies = lane(0, (WAIT, 8.0, "%ready"), (WORK, 2.0))
-    found = model.by_line(
-        model.programs(pd.DataFrame([*multiplies, *copies], columns=trace.COLUMNS), 0).values()
-    ).set_index(["line", "name"])["critical"]
+    lines = model.by_line(model.programs(table(multiplies, copies), 0).values())
+    found = lines.set_index(["line", "name"])["critical"]
     assert found[8, WORK] == pytest.approx(0.5)
     assert found[0, WAIT] == pytest.approx(0.2)
     assert found.sum() == pytest.approx(1)
 
 
 def test_program_without_recorded_operations_has_steps():
-    rows = pd.DataFrame(lane(0, (WORK, 2.0)), columns=trace.COLUMNS).assign(operation=-1)
-    spans = model.program(rows, 0, 0)
+    spans = model.program(table(lane(0, (WORK, 2.0))).assign(operation=-1), 0, 0)
     found = model.by_step(model.Program(spans, model.arrows(spans), spans)).spans
     assert (found["start"].tolist(), found["end"].tolist()) == ([0.0], [1.0])
 
 
 def test_steps_of_two_programs_begin_at_the_same_places():
     def steps(length):
-        rows = lane(0, (WAIT, 3.0), *[("product", 1.0), (WORK, length)] * 4)
-        spans = model.program(pd.DataFrame(rows, columns=trace.COLUMNS), 0, 0)
+        spans = program(lane(0, (WAIT, 3.0), *[("product", 1.0), (WORK, length)] * 4))
         spans.loc[spans["name"] == "product", "kind"] = records.PRODUCT
         found = model.by_step(model.Program(spans, model.arrows(spans), spans)).spans
         return found[found["name"] == "product"]

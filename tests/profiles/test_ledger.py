@@ -90,12 +90,25 @@ def test_tables_layers_are_one_place_and_sorted_by_distance():
     ]  # fmt: skip
 
 
+def suggested(of):
+    return next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)
+
+
+def by_kind(of):
+    return {one.kind: one for one in suggested(of)}
+
+
 def kinds(of):
-    return [one.kind for one in next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)]
+    return [one.kind for one in suggested(of)]
+
+
+def like(of, name, **more):
+    """An operator of another name."""
+    return dataclasses.replace(of, name=name, outer=name, **more)
 
 
 def test_suggestions_good_step_is_told_so():
-    good = step(*(launch(12 * n, 12, operator=None if n % 2 else 0) for n in range(1)), window=12)
+    good = step(launch(0, 12), window=12)
     found = ledger.of(good, DEVICE)
     assert kinds(good) == []
     assert next_steps.already_good(found).startswith("This step is already good: 83 %")
@@ -109,17 +122,16 @@ def test_suggestions_no_floor_is_not_zero():
 def test_suggestions_cpu_bound_step_wants_a_graph():
     late = [launch(40 * n, 11, call=(40 * n - 1) * US, operator=None) for n in range(50)]
     of = step(*late, window=2000, next_call=1999 * US)
-    found = next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)
-    assert [one.kind for one in found] == ["graph"]
-    assert found[0].saving == pytest.approx(50 * 28 * US)
+    (found,) = suggested(of)
+    assert found.kind == "graph"
+    assert found.saving == pytest.approx(50 * 28 * US)
 
 
 def test_suggestions_stop_names_the_line_and_silent_without_a_gap():
     stop = Stop("cudaStreamSynchronize", 12 * US, 31 * US, "aten::item", "", "train.py:9")
     launches = [launch(0, 30, operator=None), launch(60, 40, call=58 * US, operator=None)]
     of = step(*launches, window=100, stops=(stop,))
-    text = next(one.text for one in next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE) if one.kind == "stop")
-    assert "item at train.py:9" in text
+    assert "item at train.py:9" in by_kind(of)["stop"].text
     queued = step(launch(0, 60, operator=None), launch(60, 40, operator=None), window=100, stops=(stop,))
     assert kinds(queued) == []
 
@@ -127,18 +139,19 @@ def test_suggestions_stop_names_the_line_and_silent_without_a_gap():
 def test_suggestions_chain_of_adds_is_fused_once():
     chain = [launch(12 * n, 12) for n in range(4)]
     of = step(*chain, window=48)
-    (found,) = next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)
+    (found,) = suggested(of)
     assert found.kind == "fuse"
     # 4 × 48 MB less three links of 32 MB are 96 MB.
     assert found.saving == pytest.approx(48 * US - 96e6 / 4.8e12 / 0.85)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"), [("aten::mul", ["fuse"]), ("aten::_addmm_activation", []), ("aten::_cudnn_rnn", [])]
-)
+LIBRARIES = ("aten::_addmm_activation", "aten::_cudnn_rnn", "aten::native_batch_norm", "NativeBatchNormBackward0")
+
+
+@pytest.mark.parametrize(("name", "said"), [("aten::mul", ["fuse"]), *((name, []) for name in LIBRARIES)])
 def test_library_kernels_are_no_part_of_a_chain(name, said):
     of = step(*(launch(40 * n, 40) for n in range(4)), window=160)
-    assert kinds(dataclasses.replace(of, operators=(dataclasses.replace(ADD, name=name, outer=name),))) == said
+    assert kinds(dataclasses.replace(of, operators=(like(ADD, name),))) == said
 
 
 def test_chain_on_other_sizes_passes_nothing_on():
@@ -151,7 +164,7 @@ def test_chain_on_other_sizes_passes_nothing_on():
 def test_launch_on_other_sizes_joins_no_chain_around_it():
     weight = dataclasses.replace(ADD, name="aten::copy_", shapes=((1000, 1000),) * 2, bytes_needed=6e6)
     of = Step((launch(0, 12), launch(12, 2, operator=1), launch(14, 12)), (ADD, weight), 26 * US)
-    (found,) = next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)
+    (found,) = suggested(of)
     # 2 × 48 MB less a link of 32 MB; the copy of the weight stays a launch.
     assert found.text.startswith("Fuse add into one kernel") and found.fewer == 1
     assert found.saving == pytest.approx(24 * US - 64e6 / 4.8e12 / 0.85)
@@ -168,27 +181,25 @@ def test_launch_on_other_sizes_joins_no_chain_around_it():
     ],
 )
 def test_tensor_that_is_needed_again_is_written(first, second, trains, links):
-    operators = [dataclasses.replace(ADD, name=name, outer=name) for name in (first, second)]
+    operators = [like(ADD, name) for name in (first, second)]
     later = dataclasses.replace(MM, direction="backward" if trains else "forward")
     launches = [launch(0, 20), launch(20, 20, operator=1), launch(40, 1, operator=2)]
     of = Step(tuple(launches), (*operators, later), 41 * US)
-    found = next(one for one in next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE) if one.kind == "fuse")
+    found = by_kind(of)["fuse"]
     assert found.saving == pytest.approx(40 * US - (96e6 - links * 16e6) / 4.8e12 / 0.85)
 
 
 @pytest.mark.parametrize(("name", "fewer"), [("Memcpy DtoD (Device -> Device)", [1]), ("Memcpy HtoD", [])])
 def test_copy_on_the_gpu_joins_a_chain(name, fewer):
-    copy = dataclasses.replace(ADD, name="aten::copy_", outer="aten::copy_", bytes_needed=32e6)
+    copy = like(ADD, "aten::copy_", bytes_needed=32e6)
     of = Step((launch(0, 20, kind=COPY, name=name, moved=16e6), launch(20, 20, operator=1)), (copy, ADD), 40 * US)
-    assert [one.fewer for one in next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)] == fewer
+    assert [one.fewer for one in suggested(of)] == fewer
 
 
 def test_joined_tensors_reach_half_of_the_roof():
-    halves = dataclasses.replace(
-        ADD, name="aten::cat", outer="aten::cat", shapes=((2_000_000,),) * 2, bytes_needed=32e6
-    )
+    halves = like(ADD, "aten::cat", shapes=((2_000_000,),) * 2, bytes_needed=32e6)
     of = Step((launch(0, 20), launch(20, 20, operator=1)), (halves, ADD), 40 * US)
-    (found,) = next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)
+    (found,) = suggested(of)
     # 32 and 48 MB less the joined tensor's 16 MB, once written and once read.
     assert found.saving == pytest.approx(40 * US - 48e6 / 4.8e12 / 0.5)
 
@@ -200,7 +211,7 @@ def test_call_that_multiplies_as_tf32_wants_none_for_its_transposes(kernel, said
     )
     transposes, multiplies = launch(0, 2000, name="nchwToNhwcKernel"), launch(2000, 2000, name=kernel)
     of = Step((transposes, multiplies), (convolution,), 4000 * US)
-    assert ("dtype" in {one.kind for one in next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)}) == said
+    assert ("dtype" in kinds(of)) == said
 
 
 @pytest.mark.parametrize(("columns", "pads"), [(4095, True), (4092, False)])
@@ -211,7 +222,7 @@ def test_compile_gains_by_padding_odd_sizes_alone(columns, pads):
     plain = compiled(0)
     launches = (*plain.launches, launch(65, 400, operator=2))
     of = dataclasses.replace(plain, launches=launches, operators=(ADD, MM, odd), window=465 * US)
-    found = {one.kind: one for one in next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)}
+    found = by_kind(of)
     assert ("pads products" in found["compile"].text) == pads
     # A caller who chooses the sizes needs no copies, and saves no more than there is above the roof.
     assert 0 < found["padding"].saving <= found["padding"].most
@@ -224,8 +235,7 @@ def test_compile_makes_a_slow_copy_quicker_and_no_reduction(takes, reached):
         other = dataclasses.replace(ADD, name=f"aten::{name}", shapes=((5_000_000,),) * 2)
         launches = (*plain.launches, launch(65, takes, operator=2))
         of = dataclasses.replace(plain, launches=launches, operators=(ADD, MM, other), window=95 * US)
-        found = next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)
-        saving[name] = next(one.saving for one in found if one.kind == "compile")
+        saving[name] = by_kind(of)["compile"].saving
     # One that takes more than twice its bytes' time reads in one order and writes in another.
     assert saving["copy_"] - saving["sum"] == pytest.approx(takes * US - 48e6 / 4.8e12 / reached)
 
@@ -233,7 +243,7 @@ def test_compile_makes_a_slow_copy_quicker_and_no_reduction(takes, reached):
 def test_fused_operators_are_named_by_their_own_names():
     inner = [dataclasses.replace(ADD, name=f"aten::{name}", outer="aten::layer") for name in ("mul", "add")]
     of = Step((launch(0, 12), launch(12, 12, operator=1)), tuple(inner), 24 * US)
-    (found,) = next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)
+    (found,) = suggested(of)
     assert found.text.startswith("Fuse mul, add into one kernel")
 
 
@@ -252,37 +262,26 @@ def test_suggestion_tells_how_sure_it_is(least, saving, most, told):
 
 def test_change_saves_no_more_than_the_cpu_allows():
     of = step(launch(0, 40), launch(40, 40), window=80, cpu=76 * US)
-    (found,) = next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)
+    (found,) = suggested(of)
     # One launch of two is left, for which the CPU needs 38 µs.
     assert found.kind == "fuse" and found.least <= found.saving == pytest.approx(42 * US)
     # A stop costs a step no more than the CPU waits in it, where that is late in all else.
     stop = Stop("cudaStreamSynchronize", 39 * US, 41 * US, "aten::item", "", "net.py:9")
     late = step(launch(0, 10), launch(70, 10, call=69 * US), window=80, cpu=70 * US, next_call=79 * US, stops=(stop,))
-    found = next_steps.suggestions(late, ledger.of(late, DEVICE), DEVICE)
-    assert [one.saving for one in found if one.kind == "stop"] == pytest.approx([2 * US])
+    assert by_kind(late)["stop"].saving == pytest.approx(2 * US)
 
 
 @pytest.mark.parametrize(("slow", "said"), [(17, True), (10.5, False)])
 def test_beside_kernel_is_slower_only_where_it_is(slow, said):
-    def reduce(start, duration):
-        return launch(
-            start, duration, kind=COLLECTIVE, name="ncclDevKernel_AllReduce", operator=None, stream="9", grid=(24, 1, 1)
-        )
-
+    more = {"kind": COLLECTIVE, "name": "ncclDevKernel_AllReduce", "operator": None, "stream": "9", "grid": (24, 1, 1)}
     alone = [launch(30 * n, 10) for n in range(4)]
     late = [launch(200 + 30 * n, slow) for n in range(4)]
-    of = step(*alone, *late, reduce(199, 60), reduce(259, 60), window=320)
-    lines = step_text.communication(of, ledger.of(of, DEVICE), DEVICE)
-    if said:
-        assert lines == [
-            "add is 1.70× slower beside ncclDevKernel_AllReduce, which occupies 24 of 132 multiprocessors: 17.0 µs (4 launches), alone 10.0 µs (4)."
-        ]
-    else:
-        assert lines == []
+    of = step(*alone, *late, *(launch(start, 60, **more) for start in (199, 259)), window=320)
+    told = "add is 1.70× slower beside ncclDevKernel_AllReduce, which occupies 24 of 132 multiprocessors: 17.0 µs (4 launches), alone 10.0 µs (4)."
+    assert step_text.communication(of, ledger.of(of, DEVICE), DEVICE) == [told] * said
     # A kernel that always runs beside one has no time alone, and one on other sizes is another.
-    other = dataclasses.replace(
-        of, launches=tuple(dataclasses.replace(one, grid=(3, 1, 1)) if one in alone else one for one in of.launches)
-    )
+    changed = (dataclasses.replace(one, grid=(3, 1, 1)) if one in alone else one for one in of.launches)
+    other = dataclasses.replace(of, launches=tuple(changed))
     assert step_text.communication(other, ledger.of(other, DEVICE), DEVICE) == []
 
 
@@ -296,7 +295,7 @@ def compiled(late):
 
 
 def test_suggestions_compile_saves_its_chains_and_waits():
-    found = {one.kind: one for one in next_steps.suggestions(compiled(0), ledger.of(compiled(0), DEVICE), DEVICE)}
+    found = by_kind(compiled(0))
     # Two chains of 26 µs, each of 64 MB once fused.
     chains = 2 * (26 * US - 64e6 / 4.8e12 / 0.85)
     assert found["compile"].saving == pytest.approx(chains, rel=1e-3)
@@ -304,11 +303,11 @@ def test_suggestions_compile_saves_its_chains_and_waits():
     # The additions reach 10/13 of the roof, and their fused kernel no less.
     assert found["compile"].least == pytest.approx(2 * (26 * US - 64e6 / 4.8e12 / (10 / 13)), rel=1e-3)
     # The launches are 2 µs shorter, and wait 1 µs for the CPU and 1 µs for their start. Three of five are left, and of the waits.
-    found = {one.kind: one for one in next_steps.suggestions(compiled(2), ledger.of(compiled(2), DEVICE), DEVICE)}
+    found = by_kind(compiled(2))
     assert found["compile"].saving == pytest.approx(chains - 8 * US + 0.4 * 10 * US, rel=1e-3)
     # A CPU that is late now needs as long for each launch that is left.
     late = dataclasses.replace(compiled(2), window=125 * US, next_call=124 * US, cpu=125 * US)
-    found = {one.kind: one for one in next_steps.suggestions(late, ledger.of(late, DEVICE), DEVICE)}
+    found = by_kind(late)
     assert found["compile"].saving == pytest.approx((125 - 0.6 * 125) * US, rel=1e-3)
 
 
@@ -324,7 +323,7 @@ def test_compile_is_unsure_where_it_may_turn_convolutions(name, kernel, sure):
     of = dataclasses.replace(compiled(0), operators=(ADD, dataclasses.replace(MM, name=name)))
     launches = tuple(dataclasses.replace(one, name=kernel) if one.operator else one for one in of.launches)
     of = dataclasses.replace(of, launches=launches)
-    compile_ = next(one for one in next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE) if one.kind == "compile")
+    compile_ = by_kind(of)["compile"]
     assert (compile_.least > 0) == sure
     assert ("between nothing and" in compile_.line(of.window)) != sure
 
@@ -333,7 +332,7 @@ def test_compile_is_unsure_where_it_may_turn_convolutions(name, kernel, sure):
 def test_module_that_reads_a_value_has_only_a_bound(operator, sure):
     stop = Stop("cudaStreamSynchronize", 10 * US, 11 * US, operator, "Net.layers.0", "net.py:9")
     of = dataclasses.replace(compiled(0), stops=(stop,))
-    found = {one.kind: one for one in next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)}
+    found = by_kind(of)
     # Trying it needs an edit.
     compile_ = found["compile" if sure else "edit"]
     assert (compile_.least > 0) == sure
@@ -347,54 +346,35 @@ def test_module_that_reads_a_value_has_only_a_bound(operator, sure):
 def test_compile_names_the_one_module_of_all_chains(modules, said):
     adds = [dataclasses.replace(ADD, module=module) for module in modules]
     of = dataclasses.replace(compiled(0), operators=(adds[0], MM, adds[1]))
-    later = [
-        dataclasses.replace(one, operator=2) if one.operator == 0 and one.start > 30 * US else one
-        for one in of.launches
-    ]
-    of = dataclasses.replace(of, launches=tuple(later))
-    texts = [one.text for one in next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)]
+    second = [one for one in of.launches if one.operator == 0 and one.start > 30 * US]
+    later = (dataclasses.replace(one, operator=2) if one in second else one for one in of.launches)
+    texts = [one.text for one in suggested(dataclasses.replace(of, launches=tuple(later)))]
     assert any(text.startswith(f"Compile {said} (torch.compile), which fuses 2 chains") for text in texts)
-
-
-@pytest.mark.parametrize(
-    ("name", "said"), [("aten::mul", ["fuse"]), ("aten::native_batch_norm", []), ("NativeBatchNormBackward0", [])]
-)
-def test_batch_norm_is_fused_by_no_single_kernel(name, said):
-    of = step(*(launch(40 * n, 40) for n in range(4)), window=160)
-    assert kinds(dataclasses.replace(of, operators=(dataclasses.replace(ADD, name=name, outer=name),))) == said
 
 
 def test_suggestions_loop_whose_cpu_stays_late_wants_graphs():
     small = dataclasses.replace(ADD, shapes=((1000,),) * 2, bytes_needed=12e3)
     launches = [launch(20 * n, 6, operator=1 if n == 2 else 0, call=(20 * n - 1) * US) for n in range(5)]
     of = Step(tuple(launches), (small, MM), 100 * US, next_call=99 * US, found="training step", cpu=100 * US)
-    found = {one.kind: one for one in next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)}
+    found = by_kind(of)
     assert "reduce-overhead" in found["graph"].text
     # The chains save 20 µs. The CPU needs 60 µs for three launches of five; the waits of 70 µs end with a graph.
     assert found["compile"].saving == pytest.approx(40 * US)
     assert found["graph"].saving == pytest.approx((20 + 70 - 3) * US)
     assert found["graph"].least == pytest.approx((20 + 70 - 6) * US)
     # Graphs would end at each value that a module reads.
-    reads = dataclasses.replace(
-        of, stops=(Stop("cudaStreamSynchronize", 0.0, 1 * US, "aten::item", "Net", "net.py:9"),)
-    )
-    kinds_of = [one.kind for one in next_steps.suggestions(reads, ledger.of(reads, DEVICE), DEVICE)]
-    assert "edit" in kinds_of and "graph" not in kinds_of
+    stop = Stop("cudaStreamSynchronize", 0.0, 1 * US, "aten::item", "Net", "net.py:9")
+    reads = dataclasses.replace(of, stops=(stop,))
+    assert "edit" in kinds(reads) and "graph" not in kinds(reads)
     optimizer = dataclasses.replace(small, direction="optimizer")
     last = launch(100, 6, operator=2, call=99 * US)
-    longer = dataclasses.replace(
-        of,
-        launches=(*launches, last),
-        operators=(small, MM, optimizer),
-        window=120 * US,
-        next_call=119 * US,
-        cpu=120 * US,
-    )
-    found = {one.kind: one for one in next_steps.suggestions(longer, ledger.of(longer, DEVICE), DEVICE)}
+    ends = {"window": 120 * US, "next_call": 119 * US, "cpu": 120 * US}
+    longer = dataclasses.replace(of, launches=(*launches, last), operators=(small, MM, optimizer), **ends)
+    found = by_kind(longer)
     # The graphs end before the optimizer, whose wait of 14 µs stays. They have two thirds of five launches.
     assert found["graph"].saving == pytest.approx((20 + 84 - 14 - 5 * 2 / 3) * US)
     calls = dataclasses.replace(of, found="calls of step")
-    texts = [one.text for one in next_steps.suggestions(calls, ledger.of(calls, DEVICE), DEVICE) if one.kind == "graph"]
+    texts = [one.text for one in suggested(calls) if one.kind == "graph"]
     assert len(texts) == 1 and texts[0].startswith("Capture the step")
 
 
@@ -403,6 +383,6 @@ def test_suggestions_fused_optimizer_by_the_parameters_size():
     last = dataclasses.replace(roots, name="aten::_foreach_addcdiv_", outer="aten::_foreach_addcdiv_")
     moved = {"dram_bytes_read": 96e6, "dram_bytes_written": 96e6}
     of = Step((launch(0, 60, counted=moved), launch(60, 340, operator=1)), (roots, last), 400 * US)
-    (found,) = next_steps.suggestions(of, ledger.of(of, DEVICE), DEVICE)
+    (found,) = suggested(of)
     assert found.kind == "optimizer"
     assert found.saving == pytest.approx(400 * US - 7 * 96e6 / 4.8e12 / 0.85)
