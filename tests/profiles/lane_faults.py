@@ -220,18 +220,8 @@ def partitions(a, b, *, parts=2, places=3, chain=False, work=0):
     tiles, c = _given(a, b)
     following = torch.arange(16, a.shape[1] + 16, 1, dtype=torch.int32, device=a.device)
     partitions_kernel[a.shape[0] // 256, b.shape[1] // 128](
-        *tiles,
-        following,
-        c,
-        1.0,
-        b.shape[1],
-        a.shape[1],
-        PARTS=parts,
-        PLACES=places,
-        CHAIN=chain,
-        WORK=work,
-        num_warps=4,
-    )
+        *tiles, following, c, 1.0, b.shape[1], a.shape[1], PARTS=parts, PLACES=places, CHAIN=chain, WORK=work, num_warps=4
+    )  # fmt: skip
     return c
 
 

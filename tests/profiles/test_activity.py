@@ -3,9 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tilescope import collectors
 from tilescope.collectors.ncu import activity, ncu_csv
-from tilescope.jobs import plan
 from tilescope.table.case import Case
 
 SOFTMAX = Path(__file__).parent / "fixtures" / "pm_sampling_h200.csv.gz"
@@ -40,12 +38,3 @@ def test_launch_without_samples_has_no_rows(tmp_path):
         ["SMs", 0.0, 1.0],
         ["SMs", 1.5e-6, 0.5],
     ]
-
-
-def test_collector_runs_only_on_request(tmp_path, monkeypatch):
-    assert collectors.load("ncu_activity") is activity
-    assert "ncu_activity" not in plan.choose_collectors(["auto"], "sm_90", "sm_90")
-    (tmp_path / "ncu").touch(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    command = activity.command(["python"], tmp_path)
-    assert command[-1] == "python" and command[command.index("--section") + 1] == "PmSampling"

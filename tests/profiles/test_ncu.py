@@ -5,11 +5,12 @@ import gzip
 import io
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tilescope.collectors.ncu import counters, ncu_csv, rules, source, source_page
+from tilescope.collectors.ncu import activity, counters, ncu_csv, rules, source, source_page
 from tilescope.table import absent, launch_configs, schema
 from tilescope.table.case import Case
 from tilescope.table.metrics import METRICS
@@ -105,16 +106,12 @@ def test_numbers_with_thousands_separators(value):
     assert ncu_csv.number(f"{value:,.2f}") == pytest.approx(value)
 
 
-@pytest.mark.parametrize(
-    "cell", ["", " ", "n/a", "nan", "PolicySpread", "NVIDIA H200", "(256, 1, 1)", "No-CC", "1,2", "-"]
-)
-def test_cells_that_are_not_numbers(cell):
-    assert ncu_csv.number(cell) is None
+NO_NUMBERS = ("", " ", "n/a", "nan", "PolicySpread", "NVIDIA H200", "(256, 1, 1)", "No-CC", "1,2", "-")
 
 
-@pytest.mark.parametrize(
-    ("cell", "value"), [("16 (4; 4; 4; 4)", 16), ("1,048,576; 2", 1048576), ("1.5e3", 1500), ("0", 0)]
-)
+@pytest.mark.parametrize(("cell", "value"), [
+    ("16 (4; 4; 4; 4)", 16), ("1,048,576; 2", 1048576), ("1.5e3", 1500), ("0", 0), *((cell, None) for cell in NO_NUMBERS),
+])  # fmt: skip
 def test_cells_that_are_numbers(cell, value):
     assert ncu_csv.number(cell) == value
 
@@ -226,15 +223,9 @@ def test_finish_without_nvtx_columns(tmp_path):
 
 
 @pytest.mark.parametrize(("printed", "says"), [
-    (
-        "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters",
-        "root",
-    ),
+    ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters", "root"),
     ("==ERROR== Failed to initialize the profiler: LibraryNotLoaded", "gVisor"),
-    (
-        "==ERROR== Profiling failed because a driver resource was unavailable. Ensure that no other tool (like DCGM)",
-        "dcgmi",
-    ),
+    ("==ERROR== Profiling failed because a driver resource was unavailable. Ensure that no other tool (like DCGM)", "dcgmi"),
     ("==ERROR== Cuda driver is not compatible with Nsight Compute.", "newer driver"),
     ("==ERROR== Profiling is not supported on this device", "newer Nsight Compute"),
     ("==WARNING== No kernels were profiled.", "launched nothing"),
@@ -284,17 +275,28 @@ def test_a_log_without_end_is_refused_and_removed(collector, monkeypatch, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+RANGES = {"--nvtx-include": "regex:tilescope:.*"}
+
+
+@pytest.mark.parametrize(("collector", "options", "more"), [
+    (counters, {"--clock-control": "none", "--cache-control": "all", **RANGES}, {"--metrics"}),
+    (rules, {"--page": "details", "--apply-rules": "yes", **RANGES}, {"SpeedOfLight", "Occupancy", "WarpStateStats", "SourceCounters"}),
+    (source, {"--page": "details", "--section": "SourceCounters", "--import-source": "yes"}, {"--export"}),
+    (activity, {"--section": "PmSampling"}, set()),
+])  # fmt: skip
+def test_command_runs_the_worker_with_its_options(collector, options, more, monkeypatch, tmp_path):
+    made_up.machine(monkeypatch)
+    line = collector.command(["python", "-m", "worker"], tmp_path)
+    assert (line[0], line[-3:]) == ("/opt/ncu", ["python", "-m", "worker"])
+    asked = dict(itertools.pairwise(line))
+    assert options.items() <= asked.items() and more <= {*line} and ("--metrics" in line) == (collector is counters)
+    assert asked["--log-file"] == str(tmp_path / counters.LOG)
+    assert asked.get("--export", "") == (str(tmp_path / "report") if collector is source else "")
+
+
 def test_command_asks_for_what_the_chip_has(monkeypatch, tmp_path):
     made_up.machine(monkeypatch)
-    line = counters.command(["python", "-m", "tilescope.jobs.worker", "job.json"], tmp_path)
-    assert line[0] == "/opt/ncu"
-    assert line[-4:] == ["python", "-m", "tilescope.jobs.worker", "job.json"]
-    options = dict(itertools.pairwise(line))
-    assert options["--clock-control"] == "none"
-    assert options["--cache-control"] == "all"
-    assert options["--nvtx-include"] == "regex:tilescope:.*"
-    assert options["--log-file"] == str(tmp_path / counters.LOG)
-    asked = options["--metrics"].split(",")
+    asked = dict(itertools.pairwise(counters.command(["x"], tmp_path)))["--metrics"].split(",")
     assert len(asked) == len(set(asked))
     assert "sm__ops_path_tensor_src_fp8.sum" in asked
     made_up.machine(monkeypatch, "sm_120")
@@ -320,20 +322,12 @@ def test_capture_counts_one_call_after_warming_up(monkeypatch, cuda, tmp_path):
 
     happened: list[str] = []
     monkeypatch.setattr(execute, "prepare", lambda *_, **__: lambda: happened.append("call"))
-    cuda(
-        {
-            "synchronize": lambda: happened.append("synchronize"),
-            "nvtx.range_start": lambda name: happened.append(f"open {name}") or 7,
-            "nvtx.range_end": lambda handle: happened.append(f"close {handle}"),
-        }
-    )
-
-    class Spec:
-        @staticmethod
-        def workload(_):
-            return type("W", (), {"elements": 1})
-
-    counters.capture(CASE, Spec, tmp_path / "out", {"warmup": 10})
+    cuda({
+        "synchronize": lambda: happened.append("synchronize"), "nvtx.range_start": lambda name: happened.append(f"open {name}") or 7,
+        "nvtx.range_end": lambda handle: happened.append(f"close {handle}"),
+    })  # fmt: skip
+    spec = SimpleNamespace(workload=lambda _: SimpleNamespace(elements=1))
+    counters.capture(CASE, spec, tmp_path / "out", {"warmup": 10})
     opened = happened.index(f"open tilescope:{CASE.slug}")
     assert happened[:opened] == ["call"] * counters.warmup({}) + ["synchronize"]
     assert happened[opened + 1 :] == ["call", "synchronize", "close 7"]

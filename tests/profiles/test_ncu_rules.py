@@ -5,15 +5,11 @@ import json
 from pathlib import Path
 
 import pytest
-from tilescope.collectors import load
 from tilescope.collectors.ncu import counters, ncu_csv
 from tilescope.collectors.ncu import rules as collector
-from tilescope.jobs import plan
 from tilescope.models.advice import NVIDIA, nvidia_rules
 from tilescope.table import ncu_rules
 from tilescope.table.case import Case
-
-from . import made_up
 
 PRINTED = (Path(__file__).parent / "fixtures" / "details_rules_h200.csv").read_text()
 SOFTMAX = Case("softmax", "triton", "forward", "16384x4096-bf16")
@@ -110,26 +106,3 @@ def test_a_damaged_artefact_is_reported(text, tmp_path):
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(ValueError, match="collect them again"):
         collector.parse(tmp_path / "x.json", SOFTMAX)
-
-
-def test_the_command_line_asks_for_sections_rules_and_ranges(tmp_path, monkeypatch):
-    made_up.machine(monkeypatch)
-    line = collector.command(["python", "-m", "worker"], tmp_path)
-    assert line[0] == "/opt/ncu"
-    assert line[-3:] == ["python", "-m", "worker"]
-    asked = [line[place + 1] for place, part in enumerate(line) if part == "--section"]
-    assert {"SpeedOfLight", "Occupancy", "WarpStateStats", "SourceCounters"} <= set(asked)
-    assert line[line.index("--page") + 1] == "details"
-    assert line[line.index("--nvtx-include") + 1] == "regex:tilescope:.*"
-    assert line[line.index("--apply-rules") + 1] == "yes"
-    assert "--metrics" not in line
-
-
-def test_the_rules_are_collected_only_when_asked_for(monkeypatch):
-    assert load("ncu_rules") is collector
-    for name in ("events", "torch_profiler", "ncu", "ncu_rules"):
-        monkeypatch.setattr(load(name), "unavailable", lambda: None)
-    assert "ncu_rules" not in plan.choose_collectors(["auto"], "sm_90", "sm_90")
-    assert plan.choose_collectors(["ncu_rules", "ncu"], "sm_90", "sm_90") == ("ncu", "ncu_rules")
-    with pytest.raises(plan.RequestError, match="measures this machine's GPU"):
-        plan.choose_collectors(["ncu_rules"], "sm_80", "sm_90")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tilescope.collectors import OPTIONAL, compiled_text, load
+from tilescope.collectors import compiled_text
 from tilescope.collectors.ncu import counters, source_page
 from tilescope.collectors.ncu import source as collector
 from tilescope.table.case import Case
@@ -75,11 +75,8 @@ def test_finish_reads_the_report_back_and_removes_it(printed, tmp_path, monkeypa
     table = order.to_csv(index=False, quoting=1)
     (tmp_path / counters.LOG).write_text("==PROF== Connected\n" + (table if printed else ""))
     (tmp_path / "report.ncu-rep").touch()
-    asked = ncu(
-        monkeypatch,
-        tmp_path,
-        f"case $* in *source*) zcat {FIXTURES / 'source_cuda_sass_h200.csv.gz'};; *) cat $0.table;; esac",
-    )
+    page = FIXTURES / "source_cuda_sass_h200.csv.gz"
+    asked = ncu(monkeypatch, tmp_path, f"case $* in *source*) zcat {page};; *) cat $0.table;; esac")
     (asked.parent / "ncu.table").write_text(table)
     collector.finish(tmp_path, [SOFTMAX, MATMUL])
     *others, last = asked.read_text().splitlines()
@@ -99,20 +96,3 @@ def test_an_unreadable_report_is_an_error(tmp_path, monkeypatch):
     with pytest.raises(counters.NcuError, match="bad file"):
         collector.finish(tmp_path, [SOFTMAX])
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_command_line_keeps_a_report_with_its_source(tmp_path, monkeypatch):
-    made_up.machine(monkeypatch)
-    line = collector.command(["python", "-m", "worker"], tmp_path)
-    assert line[0] == "/opt/ncu"
-    assert line[-3:] == ["python", "-m", "worker"]
-    asked = {part: line[place + 1] for place, part in enumerate(line) if part.startswith("--")}
-    assert asked["--section"] == "SourceCounters"
-    assert asked["--import-source"] == "yes"
-    assert asked["--page"] == "details"
-    assert asked["--export"] == str(tmp_path / "report")
-
-
-def test_it_runs_only_on_request():
-    assert "ncu_source" in OPTIONAL
-    assert load("ncu_source") is collector

@@ -81,6 +81,15 @@ def test_auto_is_short_where_a_gpu_counts():
 
 
 @pytest.mark.usefixtures("able")
+@pytest.mark.parametrize("name", collectors.OPTIONAL)
+def test_optional_collector_runs_only_on_request(name):
+    assert name not in plan.choose_collectors(["auto"], "sm_90", "sm_90")
+    assert plan.choose_collectors([name, "ncu"], "sm_90", "sm_90")[-1] == name
+    with pytest.raises(RequestError, match="measures this machine's GPU"):
+        plan.choose_collectors([name], "sm_80", "sm_90")
+
+
+@pytest.mark.usefixtures("able")
 def test_collectors_have_an_order():
     assert plan.choose_collectors(["ncu", "own.module", "check"], "sm_90", "sm_90") == ("check", "ncu", "own.module")
     with pytest.raises(RequestError, match="ncu measures this machine's GPU"):

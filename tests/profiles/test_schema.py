@@ -4,7 +4,6 @@ import pytest
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.run import SCHEMA_VERSION, Ceiling, Device, Failure, Run, SchemaError
-from tilescope.table.sources import MEASURED, SOURCES
 
 CASE = Case("softmax", "triton", "forward", "1823x781-fp32")
 
@@ -75,12 +74,3 @@ def test_a_run_survives_json():
 def test_what_is_not_a_run_is_refused(data):
     with pytest.raises(SchemaError):
         Run.from_json(data)
-
-
-def test_sources_begin_with_the_most_direct():
-    measured = (
-        "ncu", "cupti", "torch_profiler", "events", "check", "energy", "lanes", "chrome_trace", "proton", "tritonparse", "inductor",
-        "helion",
-    )  # fmt: skip
-    assert (*measured, "compiler", "interpreter", "model") == SOURCES
-    assert set(SOURCES) - MEASURED == {"compiler", "interpreter", "model"}
