@@ -116,13 +116,6 @@ def test_profile_command_calls_few_modules():
     assert int(count) <= 75, modules
 
 
-@pytest.mark.usefixtures("torch_and_catalog")
-def test_an_unknown_kernel_of_the_catalog(capsys):
-    status, _, err = tilescope(capsys, "profile", "sofmax", "--collect", "fakes.quick")
-    assert "unknown kernel 'sofmax': did you mean 'softmax'?" in err
-    assert status == 2
-
-
 def test_unwritable_folders_are_no_fault_of_a_kernel(capsys, tmp_path, monkeypatch):
     script, ran, file = (tmp_path / name for name in ("script.py", "ran", "file"))
     script.write_text(f"open({str(ran)!r}, 'w').close()\n")
@@ -153,13 +146,6 @@ def test_profile_prints_a_table_and_names_the_run(capsys, tmp_path):
     status, out, _ = tilescope(capsys, "show", "latest", "--json")
     assert json.loads(out)["run"]["id"] == folder.name
     assert {row["metric"] for row in json.loads(out)["table"]} >= {"registers", "algorithm_bytes_read"}
-
-
-def test_profile_with_a_failed_case_has_status_1(capsys):
-    status, out, err = tilescope(capsys, *QUICK, "--impl", "good,raises", "--workload", "small")
-    assert status == 1
-    assert "failed: fakes.quick own.py/raises/forward/8-fp32: RuntimeError: this kernel is wrong" in out
-    assert "Traceback" not in out + err
 
 
 def test_run_without_a_value_has_status_1(capsys):

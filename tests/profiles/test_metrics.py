@@ -25,9 +25,3 @@ def test_counters_follow_the_chip():
     assert len(fp8.terms("10.3")) == 2
     assert fp8.terms("8.0") == ()
     assert METRICS["registers"].terms("8.6") == METRICS["registers"].terms("9.0")
-
-
-def test_multiply_adds_count_twice():
-    factors = dict(METRICS["flops_fp32"].terms("9.0"))
-    assert factors["smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"] == 2
-    assert factors["smsp__sass_thread_inst_executed_op_fadd_pred_on.sum"] == 1

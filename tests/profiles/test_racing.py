@@ -80,24 +80,17 @@ def test_race_close_configs_take_turns_anew():
     assert {*zip(last[::2], last[1::2], strict=True)} == {("best", "close"), ("close", "best")}, "in random order"
 
 
-def test_race_baseline_takes_turns_with_the_winner():
-    measure, asked = timer({"best": 1e-3, "slow": 3e-3, "default": 2e-3})
+@pytest.mark.parametrize("twin", ["", "twin"])
+def test_race_baseline_or_its_twin_takes_turns_with_the_winner(twin):
+    measure, asked = timer({"best": 1e-3, "slow": 3e-3, twin or "default": 2e-3})
     race = racing.Race(measure, 3, baseline="default")
     for config in asked:
         race.offer(config)
+    if twin:
+        race.refuse("default", "the same code", twin)
     assert race.finish().winner == "best"
-    assert asked["default"] == race.rules.first + race.rules.fewest
+    assert asked[twin or "default"] == race.rules.first + race.rules.fewest
     assert asked["slow"] == race.rules.first
-
-
-def test_race_twin_of_the_baseline_stands_for_it():
-    measure, asked = timer({"best": 1e-3, "twin": 2e-3})
-    race = racing.Race(measure, 3, baseline="default")
-    for config in asked:
-        race.offer(config)
-    race.refuse("default", "the same code", "twin")
-    assert race.finish().winner == "best"
-    assert asked["twin"] == race.rules.first + race.rules.fewest
 
 
 def test_race_drifting_machine_drops_nobody():
