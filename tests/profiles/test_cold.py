@@ -50,7 +50,7 @@ def calls(monkeypatch, cuda):
         turns = iter(range(1000))
         return lambda: happened.append(f"inputs {next(turns) % rotate}")
 
-    class Flush:
+    class Flush(cold.Flush):
         nbytes = 1
 
         def __init__(self, rest):
@@ -103,6 +103,14 @@ def test_events_begin_cold_with_the_next_inputs(calls, tmp_path):
         assert all(one != other for one, other in itertools.pairwise(timed))
         assert len(set(timed)) == events.ROTATE > 1
     assert json.loads((tmp_path / "a.json").read_text())["rotate"] == events.ROTATE
+
+
+@pytest.mark.parametrize(("seconds", "count"), [(1e-4, 50), (6e-4, 50), (1e-3, 33), (2e-3, 20), (1.0, 20)])
+def test_long_call_is_repeated_less_often(calls, tmp_path, monkeypatch, seconds, count):
+    monkeypatch.setattr(torch.cuda.Event, "elapsed_time", lambda self, end: 1e3 * seconds)
+    events.capture(CASE, None, tmp_path / "a.json", {})
+    told = json.loads((tmp_path / "a.json").read_text())
+    assert told["repetitions"] == len(told["interval"]) == len(told["graph_time"]) == count
 
 
 def test_peak_memory_of_a_cuda_graph_is_absent(calls, tmp_path, cuda):

@@ -14,7 +14,7 @@ _CLOCKS = "left as they are"
 
 def conditions(names: Iterable[str], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Conditions of each measuring collector: ``cache_control``, ``clock_control``, and from the settings or the collector's
-    defaults ``warmup``, ``repetitions`` and ``rotate`` (sets of inputs taken in turn).
+    defaults ``warmup``, ``repetitions`` (a long call has fewer) and ``rotate`` (sets of inputs taken in turn).
     """
     found: dict[str, dict[str, Any]] = {}
     for name in names:

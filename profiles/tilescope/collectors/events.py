@@ -41,30 +41,30 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
 
     from tilescope.execution import execute, observe  # noqa: PLC0415
 
-    repetitions = int(settings.get("repetitions", REPETITIONS))
     warmup = int(settings.get("warmup", WARMUP))
     rotate = int(settings.get("rotate", ROTATE))
-    artefact: dict[str, Any] = {"repetitions": repetitions, "warmup": warmup, "rotate": rotate}
+    artefact: dict[str, Any] = {"warmup": warmup, "rotate": rotate}
     # Autograd runs a backward operation on its forward's stream, and the default stream cannot be captured.
     with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
         run = execute.prepare(spec, case, "cuda", rotate=rotate)
         for _ in range(max(warmup, rotate)):
             run()
         observe.once(run, out, case)
-        artefact |= measured(run, repetitions, rotate)
+        artefact |= measured(run, rotate, settings.get("repetitions"))
     out.write_text(json.dumps(artefact))
 
 
-def measured(run: Callable[[], Any], repetitions: int, rotate: int) -> dict[str, Any]:
+def measured(run: Callable[[], Any], rotate: int, repetitions: int | None = None) -> dict[str, Any]:
     """Times and memory of a warm call on the current stream, as the artefact has them. ``run`` takes ``rotate`` sets of inputs in
-    turn.
+    turn. Without ``repetitions`` a long call has fewer than ``REPETITIONS``.
     """
     import torch  # noqa: PLC0415
 
     from tilescope.execution import cold  # noqa: PLC0415
 
     flush = cold.Flush(cold.rest(run))
-    found: dict[str, Any] = {"flush_bytes": flush.nbytes, "rest": flush.rest, "notes": []}
+    repetitions = repetitions or flush.repetitions(REPETITIONS)
+    found: dict[str, Any] = {"repetitions": repetitions, "flush_bytes": flush.nbytes, "rest": flush.rest, "notes": []}
     peak = _peak_memory(run)
     if not peak and _graphs_hold_memory():
         found["notes"].append("no peak memory: a CUDA graph holds what it needs, and the call allocates nothing")

@@ -80,7 +80,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         for _ in range(2):
             flush()
             run()
-        for sample in range(int(settings.get("repetitions", REPETITIONS))):
+        for sample in range(settings.get("repetitions") or flush.repetitions(REPETITIONS)):
             flush()
             torch.cuda.synchronize()
             with record_function(f"{RANGE}#{sample}"):

@@ -40,7 +40,9 @@ def add_settings(parser: argparse.ArgumentParser, collect: bool = True) -> None:
         "--target", default="", metavar="sm_90", help="architecture to compile for (this GPU's, or sm_90)"
     )
     parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="longest silence of a worker (600)")
-    parser.add_argument("--repetitions", type=_count, metavar="N", help="number of timings of a case (50)")
+    parser.add_argument(
+        "--repetitions", type=_count, metavar="N", help="number of timings of a case (50; 20 or more of a long one)"
+    )
     parser.add_argument(
         "--interpreter-limit",
         type=seconds,

@@ -17,6 +17,8 @@ _CHUNK = 4096
 LONG = 5e-4
 #: The rest before a long call over the call's time, and the longest rest in seconds.
 _REST, _LONGEST = 2.0, 0.05
+#: Seconds of a long call's repetitions with their rests, and the fewest.
+_WHILE, _FEWEST = 0.1, 20
 #: Approximate cycles of the GPU's clock in a second, for ``torch.cuda._sleep``.
 _CYCLES = 2e9
 #: The shorter of two sleeps, in seconds, whose difference tells the clock.
@@ -90,6 +92,11 @@ class Flush:
             sleep(self.rest)
         count = self.buffer.numel()
         read_zeros[(triton.cdiv(count, _CHUNK),)](self.buffer, self.total, count, _CHUNK)
+
+    def repetitions(self, usual: int) -> int:
+        """The repetitions of a call: ``usual``, of a long one as many as take a tenth of a second, at least 20."""
+        each = self.rest * (1 + 1 / _REST)
+        return min(usual, max(_FEWEST, int(_WHILE / each))) if each else usual
 
     @property
     def nbytes(self) -> int:
