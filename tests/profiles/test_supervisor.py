@@ -358,6 +358,19 @@ def test_collectors_in_turn_keep_their_order(catalog, monkeypatch):
     assert asked == [*reversed(names)]
 
 
+@pytest.mark.parametrize(("processors", "order"), [(2, [1, 2]), (4, [2, 1])])
+def test_dearest_collector_begins_where_processors_suffice(catalog, monkeypatch, processors, order):
+    names, asked = ["fakes.quick", "fakes.mortal"], []
+
+    async def collect(ledger, name, *_, **__):
+        asked.append(name)
+
+    monkeypatch.setattr(attempt, "collect", collect)
+    monkeypatch.setattr(supervisor, "processors", lambda: processors)
+    run(catalog, ["good"], names)
+    assert [names.index(name) + 1 for name in asked] == order
+
+
 def test_collectors_that_time_are_last_in_turn():
     timed = [name in TIMED for name in IN_TURN]
     assert timed == sorted(timed) and len({*timed}) == 2

@@ -207,12 +207,16 @@ async def _collect_all(
 async def _collect_apart(
     ledger: Ledger, names: Collection[str], early: Early | None, first: asyncio.Task[None] | None
 ) -> None:
-    """Collects what needs no GPU, in the order of the names. Its processes share the processors; what ``first`` leaves comes last."""
+    """Collects what needs no GPU. Its processes share the processors; what ``first`` leaves comes last.
+
+    The cheapest collector begins, and answers soon. Where there are processors for many cases at once, the dearest does: its longest
+    case then does not begin last.
+    """
     slots = asyncio.Semaphore(processors() - _FREE if roomy() else processors())
     taken = [name for name in names if early and name in early.collectors]
     for now in ([name for name in names if name not in taken], taken):
         async with asyncio.TaskGroup() as group:
-            for name in now:
+            for name in reversed(now) if roomy() else now:
                 for share in deal(ledger.left(name), ledger.job.catalog, processors()):
                     group.create_task(attempt.collect(ledger, name, share, leaving=True, slots=slots))
         if first:
