@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tilescope.collectors.foreign_files import contents
 from tilescope.files import bounded_reading, json_shape
-from tilescope.models import ledger, next_steps
+from tilescope.models import ledger, next_steps, step_text
 from tilescope.runs import device_roofs, store
-from tilescope.table.step import Step
+from tilescope.table.step import Step, Tried
 
 STEPS = {path.name.split("_")[0]: path for path in (Path(__file__).parent / "fixtures" / "tried").glob("*.json.gz")}
 #: The kinds of suggestions by the first words of their texts.
@@ -43,6 +43,19 @@ def test_predicted_saving_is_within_a_fifth_of_the_won(name):
         won = min(tried.plain, step.plain) - tried.changed
         assert one.least <= won <= one.most
         assert abs(one.saving / won - 1) < 0.2
+
+
+@pytest.mark.parametrize(("changed", "difference", "said"), [
+    (0.5, 0.0, ": tried, won "), (1.5, 0.0, ": tried, won nothing of the predicted "), (0.5, 1.0, ": tried, changes the results"),
+])  # fmt: skip
+def test_suggestion_that_was_tried_says_what_it_won(changed, difference, said):
+    step, (first, *_) = suggested("resnet")[0], suggested("resnet")[1].values()
+    found = ledger.of(step, H200)
+    predicted = step_text.advice(dataclasses.replace(step, tried=()), found, H200)
+    assert predicted[0] == first.line(found.step)
+    tried = Tried(found.step, changed * found.step, difference, 1e-2, text=first.text, predicted=first.saving)
+    told = step_text.advice(dataclasses.replace(step, tried=(tried,)), found, H200)
+    assert told[0].startswith(first.text + said) and told[1:] == predicted[1:]
 
 
 def test_step_that_waits_for_the_cpu_wants_no_shorter_kernels():

@@ -73,7 +73,7 @@ def model_parts(loaded: LoadedRun) -> Iterator[Part]:
         (partial(draw_ledger, model.ledger, predicted=not model.measured),),
         wide=True,
     )
-    advice = pd.DataFrame({"advice": model_topic.advice(model)})
+    advice = pd.DataFrame({"advice": model.advice})
     yield Part("Next steps", table=Table(advice, (Column("advice", "what to do next"),)))
     said = "The most time above the roof comes first."
     yield Part("Kernels of the step", said, table=Table(model.kernels, model_topic.KERNELS))

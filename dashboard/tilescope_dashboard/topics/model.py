@@ -8,7 +8,6 @@ import pandas as pd
 from tilescope.files.bounded_reading import printable
 from tilescope.models import ledger, next_steps, step_tables, step_text
 from tilescope.models.ledger import Ledger
-from tilescope.models.next_steps import Suggestion
 from tilescope.runs import steps
 from tilescope.runs.store import LoadedRun
 
@@ -34,12 +33,12 @@ _NOTHING = (
 
 
 class Model(NamedTuple):
-    """A step's ledger, tables and suggestions. ``found`` says what the step is, ``told`` are its energy and what was tried. A step that is not ``measured`` is a prediction."""
+    """A step's ledger, tables and advice, a line each. ``found`` says what the step is, ``told`` are its energy and what was tried. A step that is not ``measured`` is a prediction."""
 
     ledger: Ledger
     kernels: pd.DataFrame
     modules: pd.DataFrame
-    suggestions: list[Suggestion]
+    advice: list[str]
     found: str
     tree: pd.DataFrame
     told: list[str]
@@ -59,7 +58,7 @@ def of_run(loaded: LoadedRun) -> Model | None:
         found,
         step_tables.kernels(step, found),
         modules.assign(module=indented),
-        next_steps.suggestions(step, found, loaded.run.device),
+        step_text.advice(step, found, loaded.run.device) or [next_steps.already_good(found)],
         step.found or "The step of a trace",
         modules,
         [
@@ -82,12 +81,6 @@ def sentence(model: Model | None) -> Sentence:
     if found.floored:
         title += f", {write(found.parts['floor'] / found.step, 'ratio')} of it at the roofs"
     return Sentence(title, f"{model.found[:1].upper()}{model.found[1:]}: {step_text.sentence(found)}.")
-
-
-def advice(model: Model) -> list[str]:
-    """What to do next, a line each; one line for a step that nothing would make faster."""
-    found = [one.line(model.ledger.step) for one in model.suggestions]
-    return found or [next_steps.already_good(model.ledger)]
 
 
 def of_kernels(model: Model) -> str:

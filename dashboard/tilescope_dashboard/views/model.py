@@ -55,7 +55,7 @@ class Model(View):
             return
         self.say(topic.sentence(model))
         self.chart.object = ledger(model.ledger, self.look, predicted=not model.measured)
-        lines = "".join(f"<li>{escape(line)}</li>" for line in topic.advice(model))
+        lines = "".join(f"<li>{escape(line)}</li>" for line in model.advice)
         told = "".join(f"<p>{escape(line)}</p>" for line in model.told)
         self.advice.object = html_text.subheading("What to do next") + f"<ol>{lines}</ol>{told}"
         self.of_kernels.object = html_text.subheading("Kernels", topic.of_kernels(model))

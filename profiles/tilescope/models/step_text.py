@@ -65,13 +65,28 @@ def lines(step: Step, found: Ledger, device: Device) -> Iterator[str]:
     if step.power:
         yield energy(step)
     yield from communication(step, found, device)
-    suggested = next_steps.suggestions(step, found, device)
-    if suggested:
+    if suggested := advice(step, found, device):
         yield "What to do next, each as if it were the only change:"
-        yield from (f"  {number}. {one.line(found.step)}" for number, one in enumerate(suggested, 1))
+        yield from (f"  {number}. {line}" for number, line in enumerate(suggested, 1))
     else:
         yield next_steps.already_good(found)
     yield from trials(step)
+
+
+def advice(step: Step, found: Ledger, device: Device) -> list[str]:
+    """What to do next, a line each: what a suggestion won where it was tried, else what it is predicted to save.
+
+    Empty for a step that no known change makes faster.
+    """
+    known = {one.text: one for one in step.tried if one.plain is not None and one.changed is not None}
+    return [
+        f"{one.text}: tried, {_told(known[one.text])}" if one.text in known else one.line(found.step)
+        for one in next_steps.suggestions(step, found, device)
+    ]
+
+
+def _told(tried: Tried) -> str:
+    return "changes the results" if _differs(tried) else _won(tried)
 
 
 def communication(step: Step, found: Ledger, device: Device) -> list[str]:
@@ -93,17 +108,28 @@ def trial(tried: Tried) -> str:
     """A suggestion that was tried, in one line: what is wrong first, else predicted against won."""
     if tried.plain is None or tried.changed is None:
         return f"Suggestion {tried.number} cannot be tried: {tried.why}."
-    won = tried.plain - tried.changed
-    differs = tried.difference is None or not tried.difference <= tried.limit
+    differs = _differs(tried)
     where = f" ({tried.where})" if tried.where else ""
     said = f"differ by {tried.difference:.1e}{where}, {'more than' if differs else 'within'} the {tried.limit:.0e} that rounding explains"
-    share = units.text(max(won, 0.0) / tried.predicted, "ratio", 2) if tried.predicted else ""
-    against = f", {share} of the predicted {units.text(tried.predicted, 'second')}" if share else ""
-    gain = f"won {units.text(won, 'second') if won > 0 else 'nothing'}{against}: {units.text(tried.plain, 'second')} to {units.text(tried.changed, 'second')}"
+    gain = f"{_won(tried)}: {units.text(tried.plain, 'second')} to {units.text(tried.changed, 'second')}"
     why = f" {tried.why}." if tried.why else ""
     if differs:
         return f"Suggestion {tried.number} changes the results: they {said}. It {gain}.{why}"
     return f"Suggestion {tried.number} {gain}.{why} The results {said}."
+
+
+def _differs(tried: Tried) -> bool:
+    return tried.difference is None or not tried.difference <= tried.limit
+
+
+def _won(tried: Tried) -> str:
+    """What a suggestion won, and its share of what was predicted."""
+    won = max((tried.plain or 0.0) - (tried.changed or 0.0), 0.0)
+    said = f"won {units.text(won, 'second') if won else 'nothing'}"
+    if not tried.predicted:
+        return said
+    share = f", {units.text(won / tried.predicted, 'ratio', 2)}" if won else ""
+    return f"{said}{share} of the predicted {units.text(tried.predicted, 'second')}"
 
 
 def trials(step: Step) -> Iterator[str]:
