@@ -1,8 +1,11 @@
 """Benchmarks without a GPU: what would be timed is called once, its time is NaN, and the code goes on."""
 
+import importlib
 import math
 import statistics
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,6 +90,22 @@ def test_report_of_benchmarks_runs_to_its_end(capsys: pytest.CaptureFixture[str]
     with Capture("sm_90"):
         frame = bench.run(print_data=True, show_plots=True, return_df=True)
     assert capsys.readouterr().out.count("NaN") == 2 and list(frame["A (GB/s)"].isna()) == [True, True]
+
+
+def test_report_of_benchmarks_keeps_modules_it_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "first_used_in_a_benchmark.py").touch()
+
+    @triton.testing.perf_report(
+        triton.testing.Benchmark(["n"], [1], "provider", ["a"], ["A"], plot_name="", args={}, ylabel="GB/s")
+    )
+    def bench(n: int, provider: str) -> float:
+        importlib.import_module("first_used_in_a_benchmark")
+        return 8 * n / triton.testing.do_bench(launch)
+
+    with Capture("sm_90"):
+        bench.run()
+    assert sys.modules.pop("first_used_in_a_benchmark", None)
 
 
 def graphed(graph: torch.cuda.CUDAGraph) -> None:

@@ -62,8 +62,16 @@ def _report(original: Any, *args: Any, **kwargs: Any) -> Any:
     """``Mark.run`` of ``perf_report``, which neither draws nor writes: there are no times, and matplotlib may be absent."""
     given = inspect.signature(original).bind(*args, **kwargs)
     given.arguments |= {"show_plots": False, "save_path": ""}
-    with mock.patch.dict(sys.modules, dict.fromkeys(("matplotlib", "matplotlib.pyplot"), mock.MagicMock())):
+    drawing = ("matplotlib", "matplotlib.pyplot")
+    known = {name: sys.modules[name] for name in drawing if name in sys.modules}
+    sys.modules.update(dict.fromkeys(drawing, mock.MagicMock()))
+    try:
         return original(*given.args, **given.kwargs)
+    finally:
+        # mock.patch.dict would also forget the modules that the benchmark imported, and torch's cannot be imported twice.
+        for name in drawing:
+            del sys.modules[name]
+        sys.modules.update(known)
 
 
 def print_performance(answers: Answers, utils: Any) -> Iterator[tuple[Any, str, Any]]:
