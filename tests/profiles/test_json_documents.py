@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shutil
 from typing import Any
 
 import pytest
@@ -80,6 +81,19 @@ def test_a_run_and_the_list_of_runs(capsys):
     listed = printed(capsys, "show")
     check(listed, "runs")
     assert {NORMS, SWEEP} <= {run["id"] for run in listed["runs"]}
+
+
+def test_run_without_later_fields_follows_the_schema(tmp_path, capsys):
+    folder = tmp_path / NORMS
+    shutil.copytree(store.find(NORMS), folder)
+    written = json.loads((folder / "run.json").read_text())
+    older = {"collector": "ncu", "message": "too slow", "cases": []}
+    roofs = [{"name": "hbm", "value": 4e12, "unit": "byte/second", "origin": "measured"}]
+    described = {**written, "skipped": [older], "device": {**written["device"], "ceilings": roofs}}
+    (folder / "run.json").write_text(json.dumps(described))
+    document = printed(capsys, "show", str(folder))
+    assert document["run"]["skipped"] == [{**older, "limited": False}]
+    check({**document, "table": document["table"][::50]}, "run")
 
 
 def test_a_document_of_another_form_is_refused(capsys):

@@ -113,7 +113,9 @@ def _launch(one: Launch, *, worse: bool) -> dict[str, Any]:
 
 def run(loaded: LoadedRun) -> documents.ShownRun:
     first, folder = headline.headline(loaded), str(loaded.folder)
-    return _made(documents.ShownRun, headline=first, run=loaded.run, folder=folder, table=_rows(loaded.table))
+    # msgspec leaves out the fields that an older run.json lacks.
+    described = loaded.run.to_json()
+    return _made(documents.ShownRun, headline=first, run=described, folder=folder, table=_rows(loaded.table))
 
 
 def records(frame: pd.DataFrame) -> str:
