@@ -64,6 +64,12 @@ def test_text_without_a_details_page_is_refused():
         collector.read("==PROF== nothing")
 
 
+def test_rule_that_a_dying_process_cut_off_is_kept():
+    name = '"MemoryL2Compression"'
+    *_, last = collector.read(PRINTED[: PRINTED.index(name) + len(name)])
+    assert (last.name, last.kind, last.text, last.speedup) == ("MemoryL2Compression", "", "", None)
+
+
 def test_finish_divides_the_page_among_the_cases(tmp_path):
     folder = tmp_path / "artefacts" / "ncu_rules"
     folder.mkdir(parents=True)

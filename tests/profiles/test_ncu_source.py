@@ -42,6 +42,11 @@ def test_the_page_is_divided_among_the_cases():
     pd.testing.assert_frame_equal(alone, whole[whole["function"] == "softmax_kernel"])
 
 
+def test_launch_whose_last_row_is_cut_off_keeps_its_case():
+    order = details(("softmax_kernel", SOFTMAX), ("mm_kernel", MATMUL))
+    assert collector.divide(PAGE, [*order, {"ID": "1"}], [SOFTMAX, MATMUL]).keys() == {SOFTMAX, MATMUL}
+
+
 def test_parse_without_instructions_has_no_values():
     """ncu prints a table without SASS rows for code that it cannot read."""
     lines_only = "".join(line for line in PAGE.splitlines(keepends=True) if '"0x' not in line)

@@ -65,8 +65,8 @@ def read(text: str) -> list[NcuRule]:
                 function=row["Kernel Name"],
                 section=row["Section Name"],
                 name=row["Rule Name"],
-                kind=row["Rule Type"],
-                text=row["Rule Description"],
+                kind=row.get("Rule Type", ""),
+                text=row.get("Rule Description", ""),
                 speedup=None if percent is None else percent / 100,
                 scope=row.get("Estimated Speedup Type", ""),
             )

@@ -64,7 +64,7 @@ def divide(page: str, details: Sequence[Mapping[str, str]], cases: Sequence[Case
     Both pages have the same order, but the source page omits launches without source lines.
     """
     owners = {launch: case for case, own in rules.launches(details, cases).items() for launch in own}
-    waiting = list({int(row["ID"]): row["Kernel Name"] for row in details}.items())
+    waiting = list({int(row["ID"]): row["Kernel Name"] for row in details if "Kernel Name" in row}.items())
     found: dict[Case, list[list[str]]] = {}
     for launch in source_page.launches(page):
         place = next((i for i, (_, name) in enumerate(waiting) if name == launch.function), None)
