@@ -146,7 +146,7 @@ class ProfileFields(layout.Part):
             self._offer_targets(machine.target)
 
     def fill(self, entry: Mapping[str, Any]) -> None:
-        """Offer the kernel's  The person's choices are kept until the kernel changes."""
+        """Offer the kernel's choices. The person's choices are kept until the kernel changes."""
         if entry is self._filled:
             return
         self._filled, workloads = entry, entry["workloads"]
