@@ -5,7 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import panel as pn
 import pytest
+from bokeh.document import Document
+from panel.io.state import set_curdoc
 from tilescope.jobs.job import Job
 from tilescope.jobs.plan import Request, RequestError
 from tilescope.table.case import Case
@@ -120,6 +123,18 @@ async def test_a_page_that_breaks_does_not_end_the_job() -> None:
     manager.start(REQUEST)
     await settle(manager)
     assert len(seen) == count
+
+
+def test_a_page_is_redrawn_as_itself_whoever_tells() -> None:
+    own, others = Document(), Document()
+    drawn = []
+    with set_curdoc(own):
+        follower = jobs.Follower(lambda changed: lambda: None, lambda: drawn.append(pn.state.curdoc))
+    with set_curdoc(others):
+        follower.changed()
+        (waiting,) = own.session_callbacks
+        waiting.callback()
+    assert drawn == [own]
 
 
 async def test_a_job_is_left_to_others_when_its_person_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:

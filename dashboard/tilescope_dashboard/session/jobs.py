@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import panel as pn
+from panel.io.state import set_curdoc
 from tilescope.jobs import plan, supervisor
 from tilescope.notebook import script_jobs
 from tilescope.table.case import Case, readable
@@ -264,7 +265,9 @@ class Follower:
 
     def _redraw(self) -> None:
         self._pending = False
-        self._draw()
+        # Another session may have told of the change. Panel would take this page for that session's.
+        with set_curdoc(self._doc):
+            self._draw()
 
 
 def shared() -> JobManager:
