@@ -8,6 +8,7 @@ apply in the thread from which autograd launches.
 from __future__ import annotations
 
 import gzip
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -205,12 +206,13 @@ def finish(folder: Path, cases: Sequence[Case]) -> None:
         if cases or found:
             raise NcuError(found or explain(text) or "ncu printed neither counters nor a reason") from error
         return
-    parts: dict[Case, str] = {}
-    for table in tables:
-        for case, own in rows_of(table.records(), cases).items():
-            rows = (table.rows[number] for number in own)
-            parts[case] = parts.get(case, "") + ncu_csv.text_of([table.header, table.units, *rows])
-    for case, part in parts.items():
+    # The table of a process without ranges lacks their columns.
+    records = [record for table in tables for record in table.records()]
+    rows = [(table, cells) for table in tables for cells in table.rows]
+    for case, own in rows_of(records, cases).items():
+        part = ""
+        for _, ((table, first), *more) in itertools.groupby((rows[place] for place in own), key=lambda row: id(row[0])):
+            part += ncu_csv.text_of([table.header, table.units, first, *(cells for _, cells in more)])
         (folder / (case.slug + SUFFIX)).write_bytes(gzip.compress(part.encode(), mtime=0))
 
 
