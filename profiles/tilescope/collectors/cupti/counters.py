@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,9 @@ from tilescope.table import schema
 from tilescope.table.case import Case
 
 SUFFIX = ".json"
+
+#: Held by a thread that plans.
+_PLANNING = threading.Lock()
 
 #: Operations for each byte below which a kernel that declares no tensor pipe is no matrix product.
 _INTENSITY = 16
@@ -220,10 +224,11 @@ def _plans(metrics: Sequence[str]) -> tuple[library.Library, str, str, list[plan
     import torch  # noqa: PLC0415 - only the worker may import torch
 
     number, capability = torch.cuda.current_device(), "{}.{}".format(*torch.cuda.get_device_capability())
-    cupti = library.load()
-    cupti.initialize()
-    chip = cupti.chip(number)
-    return cupti, chip, capability, planning.plans(cupti, chip, capability, metrics)
+    with _PLANNING:
+        cupti = library.load()
+        cupti.initialize()
+        chip = cupti.chip(number)
+        return cupti, chip, capability, planning.plans(cupti, chip, capability, metrics)
 
 
 def by_call(found: Sequence[dict[str, float]], functions: Sequence[Sequence[str]]) -> list[list[dict[str, Any]]]:
