@@ -12,8 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from tilescope.files import user_cache
-from tilescope.hardware import ceilings, device
-from tilescope.hardware.roofs import MEASURABLE
+from tilescope.hardware import device
 from tilescope.jobs import questions, supervisor
 from tilescope.jobs.job import Job
 from tilescope.jobs.ledger import Ledger
@@ -108,84 +107,45 @@ def test_a_kernel_is_found_without_the_rest_of_the_library():
     assert catalog.find("nothing") is None
 
 
-def roof(name, value=3.9e12):
-    return Ceiling(name, value, ceilings.unit(name), "measured", "device copy")
-
-
-@pytest.fixture
-def measured(tmp_path, monkeypatch):
-    """The names of the roofs that were measured, and a function that gives a job's roofs by name."""
+def test_ceilings_are_measured_once_a_device_and_versions(tmp_path, monkeypatch):
     asked = []
 
-    async def measure(names, patience):
-        asked.append(sorted(names))
-        return [roof(name) for name in names if name != "fp8"]
+    async def measured(patience):
+        asked.append(patience)
+        return (Ceiling("hbm", 3.9e12, "byte/second", "measured", "device copy"),)
 
-    monkeypatch.setattr(questions, "ceilings", measure)
+    monkeypatch.setattr(questions, "ceilings", measured)
     monkeypatch.setattr(supervisor.device, "uuid", lambda: "GPU-1")
 
-    def roofs(versions=VERSIONS, gpu="Made-up GPU", collectors=("events",), pipe="fp32", **settings):
-        case = Case("softmax", "triton", "forward", "8x8-fp32")
-        catalog = [
-            {
-                "kernel": "softmax",
-                "path": "nosuch.py",
-                "sha256": "",
-                "cost": {case.workload: {"forward": {"pipe": pipe} if pipe else {}}},
-            }
-        ]
-        job = Job([case], collectors, settings, tmp_path / str(len(asked)), catalog=catalog)
+    def roofs(versions=VERSIONS, gpu="Made-up GPU", **settings):
+        job = Job([Case("softmax", "triton", "forward", "8x8-fp32")], ["events"], settings, tmp_path / str(len(asked)))
         about = made_up.run(device=made_up.gpu(gpu), versions=versions, settings={"target": "sm_90"})
         ledger = Ledger(job, RunWriter(job.runs_dir, about), lambda event: None)
         asyncio.run(supervisor.measure_ceilings(ledger))
-        found = {one.name: one for one in ledger.writer.run.device.ceilings}
+        found = ledger.writer.run.device.ceilings
         ledger.writer.discard()
         return found
 
-    return asked, roofs
-
-
-def test_ceilings_are_measured_once_a_device_and_versions(measured):
-    asked, roofs = measured
-    first = roofs()
-    assert first["hbm"].value == 3.9e12 and first["hbm"].provenance.startswith(
-        "device copy; driver 580.1; measured at 20"
-    )
-    assert roofs() == first and asked == [["fp32", "hbm", "hbm_read"]]
+    (first,) = roofs()
+    assert first.value == 3.9e12 and first.provenance.startswith("device copy; driver 580.1; measured at 20")
+    assert roofs() == (first,) and len(asked) == 1
+    assert roofs(renew_ceilings=True)[0].value == 3.9e12 and len(asked) == 2
     roofs({**VERSIONS, "driver": "590.1"})
-    assert asked[1] == asked[0]
+    assert len(asked) == 3
     for wrong in (
-        {"hbm": {"name": "hbm", "value": -1, "unit": "byte/second", "origin": "measured"}},
-        {"l2": dataclasses.asdict(roof("hbm"))},
+        [{"name": "hbm", "value": -1, "unit": "byte/second", "origin": "measured"}],
         {"a": 1},
         [3],
         [{"x": 1}],
     ):
         user_cache.write("ceilings", questions.ceilings_key("GPU-1", VERSIONS), wrong)
-        assert questions.known_ceilings("GPU-1", VERSIONS) == {}
-    assert questions.known_ceilings("", VERSIONS) == {}
-
-
-def test_ceilings_are_measured_when_a_job_draws_them(measured):
-    asked, roofs = measured
-    before = roofs()
-    after = roofs(pipe="fp8", collectors=("events", "cupti"))
-    assert asked[1] == ["fp8", "l1", "l2"]
-    assert after.keys() == {*before, "l1", "l2"} and all(after[name] == before[name] for name in before)
-    assert roofs(pipe="fp8") == after and len(asked) == 2, "fp8 was measured again, which this chip lacks"
-    assert roofs(pipe="int8") == after and len(asked) == 2, "no plain program comes near that roof"
-    assert roofs(pipe="").keys() == MEASURABLE - {"fp8"}
-    assert not {"fp8", "fp32", "hbm"} & {*asked[2]}
-    assert roofs(renew_ceilings=True).keys() == MEASURABLE - {"fp8"}
-    assert asked[3] == sorted(MEASURABLE)
-
-
-def test_ceilings_of_a_recording_are_not_measured(measured):
-    asked, roofs = measured
+        assert questions.known_ceilings("GPU-1", VERSIONS) == ()
+    assert questions.known_ceilings("", VERSIONS) == ()
+    # A recording's are used, and not measured.
     (gpu, drivers), *_ = json.loads((store.recorded_dir() / device_roofs.FILE).read_text()).items()
     driver = next(iter(drivers))
     found = roofs({**VERSIONS, "driver": driver}, gpu)
-    assert asked == [] and [dataclasses.asdict(one) for one in found.values()] == drivers[driver]
-    assert roofs({**VERSIONS, "driver": driver}, gpu, renew_ceilings=True)["hbm"].value == 3.9e12
-    roofs(gpu=gpu)
-    assert len(asked) == 2, "another driver"
+    assert len(asked) == 3 and [dataclasses.asdict(one) for one in found] == drivers[driver]
+    assert len(roofs({**VERSIONS, "driver": driver}, gpu, renew_ceilings=True)) == 1 and len(asked) == 4
+    roofs({**VERSIONS, "driver": "of no recording"}, gpu)
+    assert len(asked) == 5

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,14 +32,14 @@ _SIZES = {"fp32": (4096,), "fp64": (4096,), "default": (4096, 8192)}
 _CHUNK = 4096
 
 
-def measure(names: Collection[str]) -> list[Ceiling]:
-    """Measures these roofs of the current GPU. All of them take some seconds. A roof that fails is absent."""
+def measure() -> list[Ceiling]:
+    """Measures every roof of the current GPU, which takes some seconds. A roof that fails is absent."""
     found: list[Ceiling] = []
-    levels = {"hbm": _hbm_copy, "hbm_read": _hbm_read, "l2": _l2_read, "l1": _l1_read}
-    roofs: dict[str, Callable[[], Ceiling]] = levels | {pipe: functools.partial(_product, pipe) for pipe in PRODUCTS}
-    for name in filter(names.__contains__, roofs):
+    products = [functools.partial(_product, pipe) for pipe in PRODUCTS]
+    roofs: list[Callable[[], Ceiling]] = [_hbm_copy, _hbm_read, _l2_read, _l1_read, *products]
+    for roof in roofs:
         try:
-            found.append(roofs[name]())
+            found.append(roof())
         except _ABSENT:
             torch.cuda.synchronize()
         torch.cuda.empty_cache()  # so that no roof depends on what the previous one left allocated

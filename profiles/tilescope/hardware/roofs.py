@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from tilescope.hardware.ceilings import DATASHEET, MEASURED, MEMORY_LEVELS, UNREACHED
+from tilescope.hardware.ceilings import DATASHEET, MEASURED, MEMORY_LEVELS
 from tilescope.table.case_table import CaseValues, declared_pipe
 from tilescope.table.run import Ceiling, Device
 
@@ -23,9 +23,6 @@ WORK = {
     "flops_fp32": "fp32",
     "flops_fp16": "fp32",
 }
-
-#: Every roof that can be measured.
-MEASURABLE = frozenset({*MEMORY_LEVELS, *WORK.values()} - {*UNREACHED})
 
 #: A case whose share of written bytes is not above this counts as one that only reads.
 _READS = 0.02

@@ -53,12 +53,9 @@ async def describe(
     return entries
 
 
-async def ceilings(names: Iterable[str], timeout: float) -> tuple[Ceiling, ...]:
-    """The device's peak rates of these names, measured now; one that cannot be measured is absent.
-
-    Raises WorkerError where the worker does not answer within ``timeout`` seconds.
-    """
-    answer = await ask({"action": "ceilings", "names": sorted(names)}, "ceilings", timeout)
+async def ceilings(timeout: float) -> tuple[Ceiling, ...]:
+    """The device's measured peak rates. Raises WorkerError where one cannot be measured within ``timeout`` seconds."""
+    answer = await ask({"action": "ceilings"}, "ceilings", timeout)
     return tuple(Ceiling(**ceiling) for ceiling in answer["ceilings"])
 
 
@@ -80,31 +77,23 @@ async def ask(job: Mapping[str, Any], wanted: str, patience: float) -> dict[str,
         raise WorkerError(str(error)) from error
 
 
-def known_ceilings(device: str, versions: Mapping[str, str]) -> dict[str, Ceiling | None]:
-    """The cached rates of the device (its UUID) with these versions, by name; None for one that could not be measured."""
+def known_ceilings(device: str, versions: Mapping[str, str]) -> tuple[Ceiling, ...]:
+    """The cached rates of the device (its UUID) with these versions; empty where there are none."""
     kept = user_cache.read(_CEILINGS, ceilings_key(device, versions)) if device else None
     try:
-        found = json_shape.fit(kept, dict[str, Ceiling | None], "")
+        found = json_shape.fit(kept, tuple[Ceiling, ...], "")
+        return tuple(one for one in found if one.origin == MEASURED and one.unit == unit(one.name) and one.value > 0)
     except json_shape.Misfit:
-        return {}
-    fitting = all(
-        roof is None or ((roof.name, roof.origin, roof.unit) == (name, MEASURED, unit(name)) and roof.value > 0)
-        for name, roof in found.items()
-    )
-    return found if fitting else {}
+        return ()
 
 
-def keep_ceilings(
-    device: str, versions: Mapping[str, str], names: Iterable[str], found: Iterable[Ceiling]
-) -> dict[str, Ceiling | None]:
-    """Caches the rates of these ``names`` that were just ``found``, beside the known ones. Returns all, each with its driver and date."""
+def keep_ceilings(device: str, versions: Mapping[str, str], found: Iterable[Ceiling]) -> tuple[Ceiling, ...]:
+    """Caches rates that were just measured. Returns them with their driver and date."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    dated = {roof.name: dataclasses.replace(roof, driver=versions.get("driver", ""), date=now) for roof in found}
-    known = known_ceilings(device, versions) | {name: dated.get(name) for name in names}
+    dated = tuple(dataclasses.replace(roof, driver=versions.get("driver", ""), date=now) for roof in found)
     if device and dated:
-        content = {name: dataclasses.asdict(roof) if roof else None for name, roof in known.items()}
-        user_cache.write(_CEILINGS, ceilings_key(device, versions), content)
-    return known
+        user_cache.write(_CEILINGS, ceilings_key(device, versions), [dataclasses.asdict(ceiling) for ceiling in dated])
+    return dated
 
 
 def ceilings_key(device: str, versions: Mapping[str, str]) -> str:

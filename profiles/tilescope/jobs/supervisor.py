@@ -24,7 +24,6 @@ from tilescope.collectors import check, interpreter
 from tilescope.collectors.conditions import conditions
 from tilescope.hardware import device
 from tilescope.hardware.gpu_lock import gpu_lock
-from tilescope.hardware.roofs import MEASURABLE
 from tilescope.jobs import attempt, kept_standby, process, ptxas, questions, triton_cache, warm, worker_output
 from tilescope.jobs.job import IN_TURN, ON_GPU, TIMED, Catalog, Job, OnEvent, WorkerError, declared_cost, patience
 from tilescope.jobs.ledger import Ledger
@@ -33,7 +32,6 @@ from tilescope.runs import changes, device_roofs, journal, store
 from tilescope.runs.provenance import git_revision
 from tilescope.table.case import Case
 from tilescope.table.run import Ceiling, Device, Run
-from tilescope.table.sources import COUNTERS
 
 #: A resumed run's limit, as a multiple of the limit that left cases out.
 MORE = 10.0
@@ -337,46 +335,29 @@ def stand_by(name: str) -> process.Standby | None:
 
 
 async def measure_ceilings(ledger: Ledger) -> None:
-    """Adds measured peak rates of the device to the run, unless it has them or the job leaves them out.
+    """Adds the device's measured peak rates to the run, unless it has them or the job leaves them out.
 
-    They are those of the recordings, which an opened run shows in any case. Otherwise each that the job's cases are compared with is
-    measured once for a device and its versions. If the job asks for it (``renew_ceilings``), all are measured now.
+    They are those of the recordings, which an opened run shows in any case. Otherwise they are measured once for a device and its
+    versions. They are measured now if the job asks for it (``renew_ceilings``).
     """
     known, settings = ledger.writer.run.device, ledger.job.settings
     measured = any(ceiling.origin == "measured" for ceiling in known.ceilings)
     if measured or not known.measured or not settings.get("measure_ceilings", True):
         return
-    renew, versions = settings.get("renew_ceilings"), ledger.writer.run.versions
-    found = () if renew else device_roofs.shared(known, versions.get("driver", ""), store.recorded_dir())
-    if not found:
-        found = await _own_ceilings(ledger, MEASURABLE if renew else drawn(ledger.job), renew=bool(renew))
-    ledger.writer.update(device=dataclasses.replace(known, ceilings=(*known.ceilings, *found)))
-
-
-async def _own_ceilings(ledger: Ledger, names: Collection[str], *, renew: bool) -> tuple[Ceiling, ...]:
-    """The rates that are known of this device. Those of these ``names`` are measured now if they are not, or in any case (``renew``)."""
     uuid, versions = await asyncio.to_thread(device.uuid), ledger.writer.run.versions
-    found = {} if renew else await asyncio.to_thread(questions.known_ceilings, uuid, versions)
-    if lacking := set(names) - found.keys():
+    found: tuple[Ceiling, ...] = ()
+    if not settings.get("renew_ceilings"):
+        found = device_roofs.shared(known, versions.get("driver", ""), store.recorded_dir())
+        found = found or await asyncio.to_thread(questions.known_ceilings, uuid, versions)
+    if not found:
         ledger.emit({"event": "waiting", "doing": "measuring the device's ceilings"})
         try:
-            measured = await questions.ceilings(lacking, patience(ledger.job.settings))
-            found = await asyncio.to_thread(questions.keep_ceilings, uuid, versions, lacking, measured)
+            measured_now = await questions.ceilings(patience(settings))
         except WorkerError as error:
             ledger.writer.note(f"the device's ceilings could not be measured: {error}")
-    return tuple(roof for roof in found.values() if roof)
-
-
-def drawn(job: Job) -> frozenset[str]:
-    """The roofs that the job's cases are compared with: those of their pipes, of fp32, and of the memory levels that are counted.
-
-    They are all where a case declares no pipe, as a captured launch does, and without a case, as in a step of library calls.
-    """
-    pipes = {declared_cost(case, job.catalog).get("pipe", "") for case in job.cases}
-    if "" in pipes or not pipes:
-        return MEASURABLE
-    levels = ("l2", "l1") if {*COUNTERS} & {*job.collectors} else ()
-    return MEASURABLE & {"hbm", "hbm_read", "fp32", *levels, *pipes}
+            return
+        found = await asyncio.to_thread(questions.keep_ceilings, uuid, versions, measured_now)
+    ledger.writer.update(device=dataclasses.replace(known, ceilings=(*known.ceilings, *found)))
 
 
 def deal(cases: Sequence[Case], catalog: Catalog, processes: int) -> list[Sequence[Case]]:

@@ -199,12 +199,7 @@ def _describe(job: Mapping[str, Any], emit: Emit) -> int:
 def _ceilings(job: Mapping[str, Any], emit: Emit) -> int:
     from tilescope.execution import measured_rates  # noqa: PLC0415
 
-    emit(
-        {
-            "event": "ceilings",
-            "ceilings": [dataclasses.asdict(ceiling) for ceiling in measured_rates.measure(job["names"])],
-        }
-    )
+    emit({"event": "ceilings", "ceilings": [dataclasses.asdict(ceiling) for ceiling in measured_rates.measure()]})
     return 0
 
 
