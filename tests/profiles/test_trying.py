@@ -1,6 +1,8 @@
 """Suggestions that are applied to a running program: what they change, that results are compared, and that all is undone."""
 
+import contextlib
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -160,6 +162,24 @@ def test_graphs_that_pytorch_leaves_out_are_told(monkeypatch):
     assert "won nothing: 1.00 s to 1.00 s. PyTorch ran 2 compiled graphs outside of CUDA graphs." in step_text.trial(
         Program().run("graph")
     )
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_changed_step_is_traced_unless_the_program_traces_itself(monkeypatch, busy):
+    class Profile(contextlib.nullcontext):
+        def __init__(self, activities):
+            if busy:
+                raise RuntimeError("Profiler is already enabled on this thread")
+            super().__init__(self)
+
+        def key_averages(self):
+            times = {"add_kernel": 6e6, "cudaLaunchKernel": 0.0}
+            return [SimpleNamespace(key=name, self_device_time_total=time) for name, time in times.items()]
+
+    monkeypatch.setitem(trying.CHANGES, "nothing", lambda program, place, undo: None)
+    monkeypatch.setattr(trying, "profile", Profile)
+    found = Program().run("nothing")
+    assert found.changed == 1.0 and found.kernels == ({} if busy else {"add_kernel": 2.0})
 
 
 class Balanced(nn.Module):
