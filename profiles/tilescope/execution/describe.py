@@ -56,13 +56,12 @@ def entry(kernel: str, spec: KernelSpec, selected: Sequence[Workload] = ()) -> d
     path = Path(own_file).expanduser().absolute() if own_file else _declaring(spec)
     own = {w.id: w for w in spec.workloads}
     workloads = {**own, **{w.id: w for w in selected if w.id not in own}}
+    families = (name for name, of in tilescope_kernels.FAMILIES.items() if spec in of)
     return {
         "kernel": kernel,
         "name": spec.name,
         "summary": spec.summary,
-        "family": ""
-        if ".py" in kernel
-        else next((name for name, of in tilescope_kernels.FAMILIES.items() if spec in of), ""),
+        "family": "" if ".py" in kernel else next(families, ""),
         "dims": list(spec.dims),
         "passes": list(spec.passes),
         "targets": list(spec.targets),
