@@ -216,6 +216,18 @@ def test_register_remedy_names_a_count_that_fits() -> None:
     finding = one(find(OCCUPANCY), "register-pressure")
     assert "With 96 registers a thread instead of 128 an SM holds 5 blocks instead of 4" in finding.remedy
     assert finding.bound and finding.bound.ratio == pytest.approx(5 / 4)
+    occupancy = OCCUPANCY["theoretical_occupancy@compiler"]
+    assert finding.title == f"Registers hold occupancy at {100 * occupancy:.0f} %"
+    held = {
+        **OCCUPANCY,
+        "occupancy_limit_registers@compiler": 9,
+        "occupancy_limit_blocks@compiler": 2,
+        "occupancy_limit_shared_memory@compiler": 2,
+    }
+    assert (
+        one(find(held), "low-occupancy").title
+        == f"Shared memory and block slots hold occupancy at {100 * occupancy:.0f} %"
+    )
     rows = [*values(OCCUPANCY), *cost(read=1000, written=1000, flops=1000)]
     other = dataclasses.replace(GPU, target="sm_999")
     assert "register-pressure" in rules(advice.findings(schema.frame(rows), other))

@@ -27,12 +27,9 @@ def low_occupancy(subject: Subject) -> Iterator[Finding]:
     """
     for launch, limiters, ratio in _low(subject):
         if "registers" not in limiters:
-            limit = " and ".join(limiters).replace("_", " ").replace("blocks", "block slots").capitalize()
-            change = _change(limiters[0], launch, subject.device.target)
-            otherwise = "Ask for less of it in a block: a smaller BLOCK, or fewer num_stages."
-            yield _held(
-                subject, launch, "low-occupancy", limit, limiters[0], ratio, *(change or (otherwise, 1 / ratio))
-            )
+            otherwise = "Ask for less of it in a block: a smaller BLOCK, or fewer num_stages.", 1 / ratio
+            remedy, factor = _change(limiters[0], launch, subject.device.target) or otherwise
+            yield _held(subject, (launch, limiters, ratio), "low-occupancy", remedy, factor)
 
 
 def register_pressure(subject: Subject) -> Iterator[Finding]:
@@ -47,25 +44,25 @@ def register_pressure(subject: Subject) -> Iterator[Finding]:
                 f"{said}A thread holds fewer values with a smaller BLOCK or tile, or the same one over more num_warps; "
                 "maxnreg at the launch forces the count down, at the price of spills."
             )
-            yield _held(subject, launch, "register-pressure", "Registers", "registers", ratio, remedy, factor)
+            yield _held(subject, (launch, ["registers"], ratio), "register-pressure", remedy, factor)
 
 
-def _held(  # noqa: PLR0917 - the parts of a finding
-    subject: Subject,
-    launch: LaunchValues,
-    rule: str,
-    limit: str,
-    limiter: str,
-    ratio: float,
-    remedy: str,
-    factor: float,
+def _held(
+    subject: Subject, low: tuple[LaunchValues, list[str], float], rule: str, remedy: str, factor: float
 ) -> Finding:
+    """The finding of a launch with few resident warps: its limiters, the first of which the remedy is about, and its occupancy."""
+    launch, limiters, ratio = low
+    limiter, limit = limiters[0], " and ".join(limiters).replace("_", " ").replace("blocks", "block slots").capitalize()
     own = {"registers": "registers", "shared_memory": "shared_memory"}.get(limiter, "block_threads")
     names = ("theoretical_occupancy", f"occupancy_limit_{limiter}", own, "achieved_occupancy")
-    title, bound = f"{limit} hold occupancy at {ratio * 100:.0f} %", "resident warps after / before"
     return subject.finding(
-        rule, title, remedy, [launch.get(name) for name in names], subject.bound(factor, bound, launch, hides=True), launch=launch
-    )  # fmt: skip
+        rule,
+        f"{limit} hold occupancy at {ratio * 100:.0f} %",
+        remedy,
+        [launch.get(name) for name in names],
+        subject.bound(factor, "resident warps after / before", launch, hides=True),
+        launch=launch,
+    )
 
 
 def partial_waves(subject: Subject) -> Iterator[Finding]:
