@@ -1,6 +1,5 @@
 """CUPTI's Range Profiler: structs, planning, the order of its calls, refusals, and the artefact."""
 
-import contextlib
 import ctypes
 import json
 import math
@@ -246,32 +245,6 @@ def test_counts_of_plans_are_merged_and_nan_is_absent(monkeypatch):
     )
     with pytest.raises(library.Refused, match=r"130001 gives no number .*: install another"):
         counters.counted(fake(FakeHandle()), "GH100", plans[1:], launches=2, call=int, empty=int)
-
-
-def test_counts_that_were_planned_ahead_are_not_planned_again(monkeypatch):
-    asked = []
-
-    class Cupti:
-        path = "nosuch.so"
-        initialize = chip = staticmethod(lambda *given: "GH100")
-
-    def plan(cupti, chip, names):
-        asked.append(chip)
-        return planning.Plan(tuple(names), 2, b"")
-
-    monkeypatch.setattr(library, "load", Cupti)
-    monkeypatch.setattr(planning, "plan", plan)
-    monkeypatch.setattr(planning, "host", lambda cupti, chip: contextlib.nullcontext())
-    monkeypatch.setattr(planning, "_planned", {})
-    monkeypatch.setattr("torch.cuda.current_device", int)
-    monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (9, 0))
-    counters.plan_ahead()
-    _, chip, capability, (known,) = counters._plans(planning.PRODUCTS)
-    assert asked == ["GH100"] and (chip, capability, known.passes) == ("GH100", "9.0", 2)
-    monkeypatch.setattr(library, "load", lambda: library.Library("nosuch.so"))
-    counters.plan_ahead()
-    with pytest.raises(library.Refused):
-        counters._plans(planning.PRODUCTS)
 
 
 def test_calls_that_are_counted_together_leave_out_their_flushes():

@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import json
-import threading
 
 import pytest
 from tilescope import cli
@@ -218,22 +217,12 @@ def test_sweep_backward_call_is_forgotten_without_room(torch_and_catalog, monkey
     assert made == [*cases, cases[0]], "the first was forgotten to make room"
 
 
-def test_sweep_plans_its_counts_while_configs_compile(torch_and_catalog, monkeypatch):
-    from tilescope.tuning import sweep
-
-    planned = threading.Event()
-    monkeypatch.setattr(sweep.cold, "Flush", lambda: int)
-    monkeypatch.setattr(sweep.counters, "plan_ahead", planned.set)
-    sweep._while_compiling()
-    assert planned.wait(60)
-
-
 def test_sweep_counts_together_and_alone_where_that_fails(torch_and_catalog, monkeypatch):
     from tilescope.tuning import sweep
 
     asked = []
 
-    def of_calls(runs, functions):
+    def of_calls(runs, functions, metrics):
         asked.append([run() for run in runs])
         if "ROWS=2" in asked[-1]:
             raise ValueError("2 launches were seen and 3 counted")

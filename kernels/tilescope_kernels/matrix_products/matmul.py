@@ -130,25 +130,29 @@ TUNED_FP32 = tuple(
 )  # fmt: skip
 
 
+def _operands(config: Mapping[str, int]) -> int:
+    """Bytes of shared memory for all stages of a config, at 16 bits."""
+    return 2 * (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"] * config["num_stages"]
+
+
 def _sweep() -> tuple[dict[str, int], ...]:
     """Configs of the sweep, the best guess for an H200 first.
 
-    Dropped: more than 128 accumulators per thread (they spill), fewer than 32 (the tile is too small for its warps), and
+    Dropped: more than 128 accumulators per thread (they spill), fewer than 64 (the tile is too small for its warps), and
     more than 227 KB of shared memory for the operands and, with TMA, the output tile.
     """
 
     def fits(config: Mapping[str, int]) -> bool:
         m, n = config["BLOCK_M"], config["BLOCK_N"]
-        operands = 2 * (m + n) * config["BLOCK_K"] * config["num_stages"]
-        shared = operands + 2 * m * n * config["TMA"]
-        return 32 <= m * n // (32 * config["num_warps"]) <= 128 and shared <= 226 * 1024
+        shared = _operands(config) + 2 * m * n * config["TMA"]
+        return 64 <= m * n // (32 * config["num_warps"]) <= 128 and shared <= 226 * 1024
 
-    sizes = ((128, 256), (256, 128), (128, 128), (128, 64), (64, 128), (64, 256), (256, 64), (64, 64))
+    sizes = ((128, 256), (256, 128), (128, 128), (128, 64), (64, 128), (64, 256))
     pointers = [_config(m, n, k, w, s) for m, n in sizes for k in (32, 64) for w in (4, 8) for s in (3, 4)]
     descriptors = [_config(m, n, 64, w, s, 1) for m, n in sizes[:5] for w in (4, 8) for s in (3, 4)]
     specialized = [_config(m, n, 64, 4, s, 1, 1) for m, n in sizes[2:5] for s in (3, 4)]
-    every = [*TUNED, *descriptors, *specialized, *pointers, *TUNED_FP32]
-    return tuple(config for i, config in enumerate(every) if fits(config) and config not in every[:i])
+    generated = filter(fits, (*descriptors, *specialized, *pointers))
+    return tuple({str(config): config for config in (*TUNED, *generated, *TUNED_FP32)}.values())
 
 
 CONFIGS = _sweep()
@@ -159,11 +163,6 @@ def _tma_serves(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.element_size() != 2 or min(*a.shape, *b.shape) < 16 or (a.is_cuda and capability(a) < 90):
         return False
     return is_aligned(a) and is_aligned(b) and b.shape[1] % 8 == 0
-
-
-def _operands(config: Mapping[str, int]) -> int:
-    """Bytes of shared memory for all stages of a config, at 16 bits."""
-    return 2 * (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"] * config["num_stages"]
 
 
 def _default(a: torch.Tensor, b: torch.Tensor) -> Mapping[str, int]:

@@ -14,9 +14,9 @@ from tilescope.tuning import racing
 #: Number of attempts to take samples whose call the CPU queued in time.
 _TRIES = 4
 #: Most rounds of ``sustained_times``, and the seconds for which a call is repeated in each.
-_ROUNDS, _EACH = 6, 0.2
-#: They end before where a call certainly leads. Times of a tenth of a second spread less than those of single calls.
-_ENOUGH = racing.Rules(turns=_ROUNDS // 2, close=0.002, noise=0.003)
+_ROUNDS, _EACH = 6, 0.1
+#: They end before where a call certainly leads. Times of many calls in a row spread less than those of single calls.
+_ENOUGH = racing.Rules(turns=_ROUNDS // 2, noise=0.003)
 #: Calls that the CPU queues ahead of the GPU.
 _AHEAD = 8
 
@@ -78,9 +78,9 @@ def _queued(call: Callable[[], Any], flush: cold.Flush) -> tuple[Any, Any, bool]
     """The events before and after a call, and whether the GPU found both and the call between them queued."""
     event: Any = torch.cuda.Event
     start, end = event(enable_timing=True), event(enable_timing=True)
-    # Twice: the CPU needs that time to queue the whole call.
     flush()
-    flush()
+    if not flush.rest:
+        flush()  # the CPU needs that time to queue the whole call
     start.record()
     call()
     end.record()

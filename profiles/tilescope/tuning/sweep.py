@@ -22,7 +22,7 @@ from triton.backends.nvidia.driver import CudaUtils
 from triton.runtime.autotuner import Autotuner
 
 from tilescope.collectors import check, compiler
-from tilescope.collectors.cupti import counters
+from tilescope.collectors.cupti import counters, planning
 from tilescope.collectors.cupti.counters import roomy
 from tilescope.execution import cold, execute, offline
 from tilescope.execution import kernel_code as code
@@ -63,10 +63,9 @@ def _use_gpu() -> None:
 
 
 def _while_compiling() -> None:
-    """Compiles the kernel that flushes the L2, which every config waits for, and has a thread plan what is counted at the end."""
+    """Compiles the kernel that flushes the L2, which every config waits for."""
     with contextlib.suppress(Exception):  # the first config's own attempt reports it
         cold.Flush()()
-    threading.Thread(target=counters.plan_ahead, daemon=True).start()
 
 
 class Broken(Exception):
@@ -250,7 +249,7 @@ class Sweep:
             self._facts[name][memory.SUSTAINED] = times
 
     def _count(self, names: Sequence[str]) -> None:
-        """Reads the hardware counters of these configs: bytes at HBM, and stalls. They share a session where they can."""
+        """Reads what one pass counts of these configs, such as bytes at HBM. They share a session where they can."""
         if not names:
             return
         for name in names:
@@ -259,7 +258,7 @@ class Sweep:
             if reason := counters.unavailable():
                 raise NotApplicable(reason)
             runs = [self._without_search(self._cases[name]) for name in names]
-            counted = counters.of_calls(runs, [counters.launched(run) for run in runs])
+            counted = counters.of_calls(runs, [counters.launched(run) for run in runs], planning.FIRST)
             for name, data in zip(names, counted, strict=True):
                 self._facts[name]["counted"] = data
         except Exception as error:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +26,6 @@ from tilescope.table import schema
 from tilescope.table.case import Case
 
 SUFFIX = ".json"
-
-#: Held by a thread that plans.
-_PLANNING = threading.Lock()
 
 #: Operations for each byte below which a kernel that declares no tensor pipe is no matrix product.
 _INTENSITY = 16
@@ -205,30 +201,16 @@ def of_calls(
             run()
             torch.cuda.synchronize()
 
+    capability = "{}.{}".format(*torch.cuda.get_device_capability())
     with _refusing():
-        cupti, chip, capability, plans = _plans(metrics)
+        cupti = library.load()
+        cupti.initialize()
+        chip = cupti.chip(torch.cuda.current_device())
+        plans = planning.plans(cupti, chip, capability, metrics)
         launches = sum(map(len, functions)) + several * len(runs)
         found, passes = counted(cupti, chip, plans, launches=launches, call=call, empty=empty)
         about = {"chip": chip, "capability": capability, "cupti": cupti.version, "passes": passes}
     return [{**about, "flush_bytes": flush.nbytes, "launches": own} for own in by_call(found, functions)]
-
-
-def plan_ahead(metrics: Sequence[str] = planning.PRODUCTS) -> None:
-    """Plans the counting of the metrics, beside other work of this process, so that ``of_calls`` need not. Never raises."""
-    with contextlib.suppress(Exception):  # the counting itself reports it
-        _plans(metrics)
-
-
-def _plans(metrics: Sequence[str]) -> tuple[library.Library, str, str, list[planning.Plan]]:
-    """CUPTI, the GPU's chip and capability, and the plans of the metrics. Raises Refused."""
-    import torch  # noqa: PLC0415 - only the worker may import torch
-
-    number, capability = torch.cuda.current_device(), "{}.{}".format(*torch.cuda.get_device_capability())
-    with _PLANNING:
-        cupti = library.load()
-        cupti.initialize()
-        chip = cupti.chip(number)
-        return cupti, chip, capability, planning.plans(cupti, chip, capability, metrics)
 
 
 def by_call(found: Sequence[dict[str, float]], functions: Sequence[Sequence[str]]) -> list[list[dict[str, Any]]]:
