@@ -80,6 +80,15 @@ def test_importing_tilescope_imports_nothing_that_takes_long():
     assert done.returncode == 0, done.stderr
 
 
+def test_describing_a_users_kernel_imports_no_kernel_of_the_library(tmp_path):
+    file = tmp_path / "theirs.py"
+    file.write_text("import tilescope, torch\ndef double(x):\n    return 2 * x\n"
+                    "SPEC = tilescope.spec(double, inputs={'x': torch.ones(8, 5)}, reference=double)\n")  # fmt: skip
+    describe = f"import sys\nfrom tilescope.execution import describe\ndescribe.catalog(['{file}:SPEC'])\n"
+    done = python(describe + "assert 'tilescope_kernels.elementwise.vector_add' not in sys.modules")
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_tilescope_offers_is_there():
     assert all(hasattr(tilescope, name) for name in tilescope.__all__)
     with pytest.raises(AttributeError, match="module 'tilescope' has no attribute 'nothing'"):

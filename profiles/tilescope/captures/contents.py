@@ -18,8 +18,8 @@ from tilescope.files import bounded_reading
 
 #: Most bytes of a storage that are kept: of floats, and of anything else.
 MOST_FLOATS, MOST_EXACT = 1 << 20, 64 << 20
-#: Elements sampled for the distribution of floats, and for the bounds of integers.
-_FLOATS, _WHOLE = 1 << 16, 1 << 20
+#: Elements sampled for the distribution of floats, so few that PyTorch wakes no other thread for them, and for the bounds of integers.
+_FLOATS, _WHOLE = 30_000, 1 << 20
 #: Elements that are drawn. They repeat in larger tensors, because drawing gigabytes takes minutes. The number is
 #: prime, so that the rows of a matrix differ.
 _DRAWN = (1 << 22) - 3
