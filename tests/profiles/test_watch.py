@@ -129,6 +129,23 @@ def test_values_are_told_once_as_they_come(watch):
     assert list(telling.lines(second)) == []
 
 
+def test_time_waits_for_the_collector_of_its_baseline(watch):
+    def timed(seconds, source):
+        return dataclasses.replace(case("a", registers=32.0, gpu_time=seconds), time_source=source)
+
+    watch.versions[0].cases = [timed(28e-6, "torch_profiler")]
+    telling, second = watch_text.Telling(watch), Version(2, cases=[timed(30e-6, "cupti")])
+    watch.versions.append(second)
+    assert not [line for line in telling.lines(second) if "GPU time" in line]
+    second.cases, second.state = [timed(28e-6, "torch_profiler")], "ready"
+    assert [line.split() for line in telling.lines(second) if "GPU time" in line] == [
+        ["GPU", "time", "28.0", "µs", "28.0", "µs"]
+    ]
+    third = Version(3, "", "ready", cases=[timed(30e-6, "cupti")])
+    watch.versions.append(third)
+    assert [line.split() for line in telling.lines(third) if "GPU time" in line] == [["GPU", "time", "–", "30.0", "µs"]]
+
+
 def test_saved_over_version_is_told_and_output_is_cut(watch):
     telling, second, third = watch_text.Telling(watch), Version(2, cases=[case("a", registers=40.0)]), Version(3)
     watch.versions.append(second)

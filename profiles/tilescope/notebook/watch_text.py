@@ -73,10 +73,14 @@ class Telling:
             if candidate is None and version.state != "running" and not self._ended:
                 yield f"gone: {baseline.title if baseline else ''}"
             return
+        # A time by another collector than the baseline's is told if no better one comes.
+        waits = {"gpu_time"} if version.state == "running" and baseline and "gpu_time" in baseline.values else set()
         fresh = [
             change
             for change in pair.changes
-            if change.candidate is not None and (place, change.metric) not in self._told
+            if change.candidate is not None
+            and (place, change.metric) not in self._told
+            and not (change.baseline is None and change.metric in waits)
         ]
         if fresh and self._last != candidate.title:
             how = "hand" if pair.how == "hand" else f"its {pair.how}"
