@@ -1,11 +1,14 @@
 """Which changes of code change a recorded kernel, and which do not."""
 
+import contextlib
 import dataclasses
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from tilescope.execution import describe
+from tilescope.collectors import compiler
+from tilescope.execution import describe, execute
+from tilescope.execution.not_applicable import NotApplicable
 from tilescope.files import user_cache
 from tilescope.runs import changes, function_digests, store
 from tilescope.table.case import Case
@@ -187,3 +190,17 @@ def test_every_kernel_of_the_library_is_kept_with_its_functions():
         "softmax.py", "gated.py",
     }  # fmt: skip
     assert [entry["name"] for entry in entries if not changes.today(Path(entry["path"]))] == []
+
+
+def test_digests_cover_what_the_library_launches():
+    """Also what a launcher imports only where a problem takes it."""
+    lacking = set()
+    for entry in describe.catalog():
+        digests, spec = changes.today(Path(entry["path"])), execute.load_spec(entry["kernel"])
+        for direction in entry["passes"]:
+            for workload in spec.workloads:
+                case = Case(entry["kernel"], "triton", direction, workload.id)
+                with contextlib.suppress(NotApplicable):  # it launches nothing of Triton's
+                    caught, _ = compiler.launches_of(case, spec, "sm_90")
+                    lacking |= {(entry["kernel"], launch.name) for launch in caught if launch.name not in digests}
+    assert lacking == set()

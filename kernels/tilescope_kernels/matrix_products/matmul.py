@@ -5,7 +5,6 @@ From Hopper on 16-bit products may use another kernel (``choice``).
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Hashable, Mapping
 from typing import Any
 
@@ -202,9 +201,14 @@ def choice(a: torch.Tensor, b: torch.Tensor) -> tuple[Any, Any] | None:
     from tilescope_kernels.matrix_products import matmul_tilings, split_k  # noqa: PLC0415 - from Hopper on
 
     # A plan is None where the module's kernel does not serve the product or the next ones may be as quick.
-    for name, find in (("matmul_pairs", matmul_tilings.plan_of_pairs), ("matmul_hopper", matmul_tilings.plan)):
-        if plan := find(a, b):
-            return importlib.import_module(f"{__package__}.{name}"), plan
+    if pairs := matmul_tilings.plan_of_pairs(a, b):
+        from tilescope_kernels.matrix_products import matmul_pairs  # noqa: PLC0415 - alone: importing either takes long
+
+        return matmul_pairs, pairs
+    if alone := matmul_tilings.plan(a, b):
+        from tilescope_kernels.matrix_products import matmul_hopper  # noqa: PLC0415
+
+        return matmul_hopper, alone
     plan = split_k.plan(a, b)
     return (split_k, plan) if plan else None
 
