@@ -7,7 +7,8 @@ import re
 import pandas as pd
 import pytest
 from tilescope.hardware import occupancy, roofs
-from tilescope.runs import changes, store
+from tilescope.models import lanes
+from tilescope.runs import changes, steps, store
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.sources import COUNTERS
@@ -19,9 +20,14 @@ from .capturing import capture
 FOLDERS = sorted(path for path in store.recorded_dir().iterdir() if path.is_dir())
 #: Read from the files: opening all recordings takes five seconds.
 RUNS = [json.loads((folder / "run.json").read_text()) for folder in FOLDERS]
+#: Those of a model's step, whose kernels are other libraries'.
+STEPS = {run["id"] for run in RUNS if run["settings"].get("tool") == "tilescope model"}
 # A sweep is of one pass, whatever its kernels have got since they were recorded by every collector.
 KERNELS = {
-    name: facts["passes"] for run in RUNS if "sweep" not in run["title"] for name, facts in run["kernels"].items()
+    name: facts["passes"]
+    for run in RUNS
+    if "sweep" not in run["title"] and run["id"] not in STEPS
+    for name, facts in run["kernels"].items()
 }
 CASE = ["kernel", "impl", "pass", "workload", "config"]
 
@@ -47,7 +53,7 @@ def test_recording_is_whole_measured_and_small(recording):
     assert loaded.run.device.name == "NVIDIA H200"
     assert {"torch", "triton", "driver"} <= loaded.run.versions.keys()
     assert sum(path.stat().st_size for path in folder.iterdir()) < 1_000_000
-    more = {"lines.parquet", "configs.parquet", "sources.json.gz", "listings.json.xz"}
+    more = {"lines.parquet", "configs.parquet", "sources.json.gz", "listings.json.xz", "artefacts", "step.json.gz"}
     assert (
         {"run.json", "table.parquet"}
         <= {path.name for path in folder.iterdir()}
@@ -69,11 +75,24 @@ def test_nothing_recorded_is_called_wrong(rows):
 
 def test_recordings_have_digests_of_their_functions(recordings):
     digests = {
-        (loaded.run.id, name): changes.recorded(loaded, name) for loaded in recordings for name in loaded.run.kernels
+        (loaded.run.id, name): changes.recorded(loaded, name)
+        for loaded in recordings
+        if loaded.run.id not in STEPS
+        for name in loaded.run.kernels
     }
     assert all(digests.values())
     changed = {(loaded.run.id, name) for loaded in recordings for name in changes.changed_kernels(loaded)}
     assert changed < digests.keys()
+
+
+def test_a_step_and_the_inside_of_a_kernel_are_recorded(recordings):
+    """So that they can be seen without a GPU."""
+    shown = {loaded.run.title: loaded for loaded in recordings}
+    step = steps.read(shown["GPT-2, a training step"].folder)
+    assert len(step.launches) > 500 and step.plain > 0.01
+    inside = shown["matmul: inside"]
+    found = lanes.of_case(inside, Case("matmul", "triton", "forward", "4096x4096x4096-bf16"))
+    assert len(found.spans) > 1000 and found.launches[0]["function"] == "matmul_hopper_kernel"
 
 
 def test_recordings_name_no_folder_of_the_machine():
@@ -98,6 +117,7 @@ def test_every_kernel_was_checked_timed_and_counted(rows):
     counted = found["source"].isin(COUNTERS)
     seen = found.assign(source=found["source"].mask(counted, "counters"))
     sizes = seen.groupby(["kernel", "impl", "source"])["workload"].nunique().unstack("source")
+    sizes = sizes[sizes.index.get_level_values("kernel").isin(KERNELS)]
     assert set(sizes.index.get_level_values("kernel")) == set(KERNELS)
     assert (sizes[["events", "torch_profiler"]] >= 2).all().all()
     assert (sizes["counters"].xs("triton", level="impl").drop("mlp_compile_regions") >= 2).all()

@@ -1,6 +1,7 @@
 """Publishes runs as recordings: some kernels, with their table, source lines and description.
 
-Artefacts are left out because they are megabytes; only the compiler's listings of each kernel's largest case are kept.
+Artefacts are left out because they are megabytes; only those that views draw are kept, a model's step, and the compiler's listings of
+each kernel's largest case.
 Tracebacks are left out because they name folders of the machine. Imports neither torch nor triton.
 """
 
@@ -16,15 +17,17 @@ from typing import Any
 import pandas as pd
 
 from tilescope.files import names
-from tilescope.runs import changes, listings, parquet
+from tilescope.runs import artefacts, changes, listings, parquet, steps
 from tilescope.runs.reader import CONFIGS, LINES
 from tilescope.runs.store import LoadedRun, RunWriter, StoreError, list_runs, open_run, read_run
 from tilescope.table import suggest
-from tilescope.table.case import readable
+from tilescope.table.case import Case, readable
 from tilescope.table.description import Workload
 from tilescope.table.run import Run, Skipped
 from tilescope.table.schema import NAMED, named
 
+#: Collectors whose artefacts views draw.
+_DRAWN = ("lanes", "ncu_activity")
 #: The note of a run that a collector skipped cases.
 _LEFT_OUT = re.compile(r"[\w.]+ skipped \d+ of ")
 
@@ -81,6 +84,7 @@ def publish(
         scratch.append_configs(configs)
         if table["config"].eq("").all():  # else it is of sweeps
             listings.keep(loaded.folder, listings.largest(run, table), scratch.folder)
+        _keep_drawn(loaded, table, scratch.folder)
         if target.is_dir():
             shutil.rmtree(target)
         published = scratch.finish()
@@ -88,6 +92,18 @@ def publish(
             if (published / name).is_file():
                 parquet.pack(frame.assign(run_id=run.id) if "run_id" in frame else frame, published / name)
         return published
+
+
+def _keep_drawn(loaded: LoadedRun, table: pd.DataFrame, target: Path) -> None:
+    """Copies the run's step, and the artefacts of the table's cases that views draw, into the folder ``target``."""
+    if steps.has(loaded.folder):
+        shutil.copy(loaded.folder / steps.FILE, target)
+    for case in (Case(*values) for values in dict.fromkeys(named(table))):
+        for collector in _DRAWN:
+            if path := artefacts.find(loaded.folder, collector, case):
+                place = target / path.parent.relative_to(loaded.folder)
+                place.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, place)
 
 
 def _declared(loaded: LoadedRun, kernel: str, table: pd.DataFrame) -> dict[str, Any]:
