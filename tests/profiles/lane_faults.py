@@ -20,7 +20,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 @triton.jit
 def product_kernel(  # noqa: PLR0917
     a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    BARRIERS: tl.constexpr, ACROSS: tl.constexpr, WHILE: tl.constexpr, TRIANGLE: tl.constexpr, LAST: tl.constexpr,
+    BARRIERS: tl.constexpr, ACROSS: tl.constexpr, TRIANGLE: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     row, column = tl.program_id(0), tl.program_id(1)
     if TRIANGLE:
@@ -34,15 +34,6 @@ def product_kernel(  # noqa: PLR0917
     rn = column * BN + tl.arange(0, BN)
     rk = tl.arange(0, BK)
     acc = tl.zeros((BM, BN), dtype=tl.float32)
-    if WHILE:
-        # Triton pipelines no while loop.
-        k = 0
-        while k < K_END:
-            x = tl.load(a + rm[:, None] * K + (k + rk)[None, :])
-            y = tl.load(b + (k + rk)[:, None] * N + rn[None, :])
-            acc = tl.dot(x, y, acc)
-            k += BK
-        K_END = 0
     for k in range(0, K_END, BK):
         x = tl.load(a + rm[:, None] * K + (k + rk)[None, :])
         y = tl.load(b + (k + rk)[:, None] * N + rn[None, :])
@@ -181,34 +172,6 @@ def partitions_kernel(  # noqa: PLR0917
     )
 
 
-@gluon.jit
-def alone_kernel(a_tiles, b_tiles, c_ptr, N, K, AHEAD: gl.constexpr):  # noqa: PLR0917
-    """The warps that multiply copy the tiles, ``AHEAD`` steps before they need them."""
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
-    a_ring = gl.allocate_shared_memory(gl.float16, [AHEAD + 1, 64, 64], a_tiles.layout)
-    b_ring = gl.allocate_shared_memory(gl.float16, [AHEAD + 1, 64, 128], b_tiles.layout)
-    ready = gl.allocate_shared_memory(gl.int64, [AHEAD + 1, 1], mbarrier.MBarrierLayout())
-    for place in gl.static_range(AHEAD + 1):
-        mbarrier.init(ready.index(place), count=1)
-    fence_async_shared()
-    m, n = gl.program_id(0) * 64, gl.program_id(1) * 128
-    total = gl.zeros([64, 128], gl.float32, LAYOUT)
-    for step in range(-AHEAD, K // 64):
-        later = step + AHEAD
-        slot, wanted = later % (AHEAD + 1), later < K // 64
-        mbarrier.expect(ready.index(slot), (64 + 128) * 64 * 2, pred=wanted)
-        tma.async_copy_global_to_shared(a_tiles, [m, later * 64], ready.index(slot), a_ring.index(slot), pred=wanted)
-        tma.async_copy_global_to_shared(b_tiles, [later * 64, n], ready.index(slot), b_ring.index(slot), pred=wanted)
-        if step >= 0:
-            slot = step % (AHEAD + 1)
-            mbarrier.wait(ready.index(slot), step // (AHEAD + 1) & 1)
-            total = warpgroup_mma(a_ring.index(slot), b_ring.index(slot), total, is_async=True)
-            total = warpgroup_mma_wait(0, deps=[total])
-    across = n + gl.arange(0, 128, layout=gl.SliceLayout(0, LAYOUT))[None, :]
-    rows = m + gl.arange(0, 64, layout=gl.SliceLayout(1, LAYOUT))[:, None]
-    gl.store(c_ptr + rows * N + across, total.to(gl.float16))
-
-
 def _given(a, b):
     """Descriptors of the operands' tiles, and the result."""
     tiles = gl.NVMMASharedLayout(128, 16)
@@ -225,14 +188,8 @@ def partitions(a, b, *, parts=2, places=3, chain=False, work=0):
     return c
 
 
-def alone(a, b, *, ahead=3):
-    tiles, c = _given(a, b)
-    alone_kernel[a.shape[0] // 64, b.shape[1] // 128](*tiles, c, b.shape[1], a.shape[1], AHEAD=ahead, num_warps=4)
-    return c
-
-
 def product(
-    a, b, *, BM=128, BN=128, BK=64, barriers=0, across=False, through_while=False, triangle=False, last=False,
+    a, b, *, BM=128, BN=128, BK=64, barriers=0, across=False, triangle=False, last=False,
     num_stages=4, num_warps=8,
 ):  # fmt: skip
     M, K = a.shape
@@ -240,7 +197,7 @@ def product(
     c = torch.empty((N, M, 16) if across else (M, N), device=a.device, dtype=a.dtype)
     grid = M // BM, N // BN
     product_kernel[grid[::-1] if triangle else grid](
-        a, b, c, M, N, K, BM=BM, BN=BN, BK=BK, BARRIERS=barriers, ACROSS=across, WHILE=through_while,
+        a, b, c, M, N, K, BM=BM, BN=BN, BK=BK, BARRIERS=barriers, ACROSS=across,
         TRIANGLE=triangle, LAST=last, num_stages=num_stages, num_warps=num_warps,
     )  # fmt: skip
     return c[..., 0].t() if across else c
@@ -298,16 +255,12 @@ ONE_STAGE = _spec("one_stage", (2048, 2048, 2048), {"num_stages": 1}, {})
 EPILOGUE = _spec("epilogue", (2048, 2048, 2048), {"across": True, "BM": 256}, {"BM": 256})
 BARRIERS = _spec("barriers", (2048, 2048, 2048), {"barriers": 8}, {})
 SHALLOW = _spec("shallow", (2048, 2048, 2048), {"num_stages": 2, "BK": 32}, {})
-WHILE = _spec("while", (2048, 2048, 2048), {"through_while": True}, {})
 RING = _spec("ring", (3072, 1408, 4096), {"places": 1}, {}, partitions)
 UNEVEN = _spec("uneven", (3072, 1408, 4096), {"parts": 3, "work": 12}, {"work": 12}, partitions)
 CHAIN = _spec("chain", (3072, 1408, 4096), {"chain": True}, {}, partitions)
 LONG_LAST = _spec("long_last", (4224, 1024, 8192), {"triangle": True, "last": True}, {"triangle": True})
-ALONE = _spec("alone", (2048, 2048, 4096), {"ahead": 0}, {}, alone)
 #: The rule that names each fault.
 RULES = {
     "ONE_STAGE": "shallow-pipeline", "EPILOGUE": "epilogue-alone", "BARRIERS": "block-barriers", "SHALLOW": "shallow-pipeline",
-    "WHILE": "shallow-pipeline", "RING": "shallow-pipeline",
-    "UNEVEN": "uneven-warps", "CHAIN": "starved-products", "ALONE": "shallow-pipeline",
-    "LONG_LAST": "long-tail",
+    "RING": "shallow-pipeline", "UNEVEN": "uneven-warps", "CHAIN": "starved-products", "LONG_LAST": "long-tail",
 }  # fmt: skip

@@ -10,18 +10,14 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from tilescope import collectors
 from tilescope.collectors import compiler
-from tilescope.collectors.lanes import buffer, collector, facts, lowering, recording, records, sampling, trace
+from tilescope.collectors.lanes import buffer, collector, lowering, recording, records, sampling, trace
 from tilescope.execution import execute, offline
 from tilescope.execution.not_applicable import NotApplicable
 from tilescope.hardware import device
 from tilescope.models import lanes as model
 from tilescope.table.case import Case
-from tilescope.tuning import pruning
-from triton.backends.compiler import GPUTarget, Language
 from triton.backends.nvidia import driver
-from triton.backends.nvidia.compiler import CUDABackend
 from triton.experimental.gluon._runtime import GluonJITFunction
 from triton.runtime import _allocation
 
@@ -109,16 +105,6 @@ def test_fewer_kinds_leave_the_others_unrecorded(compiled):
     assert (found.without, again.without) == ([], sorted({one.kind for one in operations} - records.LEVELS[-1]))
     whole = [one.scope for one in operations if one.kind in records.LEVELS[-1]]
     assert [one.scope for one in fewer] == whole
-
-
-@RECORDS
-def test_hook_is_shared_with_tuning():
-    backend, plain, hooked = CUDABackend(GPUTarget("cuda", 90, 32)), {}, {}
-    with recording.recording(records.KINDS), pruning.refusing():
-        backend.add_stages(hooked, backend.parse_options({}), Language.TRITON)
-    backend.add_stages(plain, backend.parse_options({}), Language.TRITON)
-    changed = [stage for stage, make in hooked.items() if make.__qualname__ != plain[stage].__qualname__]
-    assert changed == ["ttgir", "llir", "ptx"]
 
 
 def test_a_function_that_is_not_inlined_is_refused():
@@ -300,10 +286,6 @@ def test_a_long_launch_keeps_its_first_records():
     assert max(e["ts"] + e["dur"] for e in programs) == pytest.approx(max(e["ts"] for e in kept), abs=0.001)
 
 
-def test_room_holds_the_longest_warp():
-    assert recording.room_of([_launched(2)]) == 2048
-
-
 @pytest.mark.parametrize("name", ["product", "hopper"])
 def test_a_lane_has_no_gap_without_a_name(spans, name):
     found = spans[name]
@@ -311,19 +293,6 @@ def test_a_lane_has_no_gap_without_a_name(spans, name):
         assert lane["start"].to_numpy()[1:] == pytest.approx(lane["end"].to_numpy()[:-1], abs=1e-12)
     assert (found["name"] != "").all()
     assert set(found["kind"]) <= set(trace.KINDS)
-
-
-def test_lanes_last_as_long_as_their_program(spans):
-    lanes = spans["product"].groupby("warp")
-    assert (lanes["end"].max() - lanes["start"].min()).to_numpy() == pytest.approx(17.3e-6, rel=0.05)
-    assert len(lanes) == 8
-
-
-def test_lines_add_up_to_the_whole_time(spans):
-    sums = trace.by_line(spans["product"])
-    assert sums["share"].sum() == pytest.approx(1)
-    product = sums[(sums["line"] == 34) & (sums["name"] == "product")].iloc[0]
-    assert product["count"] == 16
 
 
 def test_arrows_lead_from_the_copying_warp_to_the_waiting_ones(spans):
@@ -335,33 +304,16 @@ def test_arrows_lead_from_the_copying_warp_to_the_waiting_ones(spans):
     assert set(found.loc[found["barrier"] == "%free", "to_warp"]) <= {10}
 
 
-def test_longest_wait_names_its_line_and_what_it_awaits(spans):
-    wait = model.longest_wait(trace.by_line(spans["hopper"]))
-    assert (wait.line, wait.awaits) == (165, "TMA load of lines 90 and 97")
-    assert wait.share > 0.1
-
-
-def test_facts_of_a_loop_of_products(spans):
-    found = facts.of_launch(spans["product"])
-    assert found["lane_product_share"] > found["lane_wait_share"] > 0
-    assert found["lane_tile_wait_line"] == 34
-    assert "lane_imbalance" not in found
-
-
 def test_rows_and_lines_are_of_the_schema():
     artefact = FIXTURES / "product.trace.json.gz"
     rows = collector.parse(artefact, CASE)
     assert {"lanes_slowdown", "lane_wait_share", "lane_product_share"} <= set(rows["metric"])
     assert set(rows["source"]) == {"lanes"}
+    assert rows.set_index("metric")["value"]["lane_tile_wait_line"] == 34
     lines, _ = collector.parse_lines(artefact, CASE)
     assert {34, 37} <= set(lines["line"])
     waits = lines.pivot_table(index="line", columns="metric", values="value")
     assert (waits["lane_wait"] <= waits["lane_time"]).all()
-
-
-def test_lanes_without_a_gpu_say_why():
-    assert "lanes" in collectors.OPTIONAL
-    assert collectors.load("lanes").unavailable()
 
 
 @pytest.mark.gpu

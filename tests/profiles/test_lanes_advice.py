@@ -144,18 +144,6 @@ def test_groups_of_warps_are_compared_by_their_work():
     assert _facts(_lane(0, *short), _lane(1, *short, wait)).get("lane_imbalance") is None
 
 
-def test_a_copying_warp_waits_for_places():
-    free = (records.WAIT, "wait on barrier", "arrive at barrier of line 9", 3.0)
-    copies = [(records.COPY, "TMA load", "", 1.0), free] * 4
-    found = _facts(_lane(0, *[TILE, PRODUCT, DONE] * 4, group="default"), _lane(4, *copies, group="partition0"))
-    assert found["lane_free_wait_share"] == pytest.approx(0.75)
-
-
-def test_epilogue_is_what_follows_the_last_product():
-    store = (records.ACCESS, "store", "", 8.0)
-    assert _facts(_lane(0, *[PRODUCT] * 8, store))["lane_epilogue_share"] == pytest.approx(0.5)
-
-
 def _named(artefact, spec, impl, gpu):
     """The rules on lanes that fire on a recorded implementation of a seed, the first one first."""
     case = Case(spec.name, impl, "forward", spec.workloads[0].id)

@@ -68,13 +68,6 @@ def recorded(turns, begin=1000):
     return [buffer.program(own, 2, LOWERED.stretches) for own in memory]
 
 
-def test_records_without_work_between_share_a_moment():
-    # The loop's stretch has one read for the end of the wait and the start of the product.
-    assert LOWERED.stretches == [[[0, 2], [3]], [[4], [5, 6], [7]], [[8], [9], [10], [11], [1]]]
-    assert LOWERED.text.count("%clock") == 10 + 2
-    assert "tilescope" not in LOWERED.text
-
-
 def test_what_the_code_writes_is_decoded():
     programs = recorded(turns=2)
     assert [one.number for one in programs] == [0, 1, 2, 3]

@@ -39,7 +39,8 @@ def test_our_own_trace_opens_as_it_was():
     run, found = lanes_of(FIXTURES / "hopper.trace.json.gz")
     assert run.run.settings["tool"] == "Tilescope (lanes)"
     assert list(run.run.kernels) == ["matmul_hopper_kernel"] and len(found.spans) == 1183
-    assert lanes.longest_wait(trace.by_line(found.spans)).line == 165
+    wait = lanes.longest_wait(trace.by_line(found.spans))
+    assert (wait.line, wait.awaits) == (165, "TMA load of lines 90 and 97") and wait.share > 0.1
     assert run.table.set_index("metric")["value"]["lane_tile_wait_line"] == 165
 
 

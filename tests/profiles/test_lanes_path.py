@@ -98,23 +98,12 @@ def test_path_never_goes_forward_in_time():
     assert path(waits, arrives, late) == [(0, WAIT, 2.0), (4, WORK, 20.0)]
 
 
-def test_path_of_a_lane_that_begins_late_continues_in_the_first():
-    first = lane(0, (WORK, 3.0), (WAIT, 1.0))
-    late = lane(4, (WORK, 9.0), begin=2.0, group="partition0")
-    assert path(first, late) == [(0, WORK, 2.0), (4, WORK, 9.0)]
-
-
 @pytest.mark.parametrize("name", ["product", "hopper"])
 def test_path_of_a_recording_adds_up_to_its_programs(name):
     spans = trace.spans(trace.load(FIXTURES / f"{name}.trace.json.gz"))
     for own, _, found in model.programs(spans, 0).values():
         assert (found["end"] - found["start"]).sum() == pytest.approx(own["end"].max() - own["start"].min())
         assert set(found["name"]) <= set(own["name"])
-
-
-def test_path_without_arrows_is_the_last_warp_s_lane():
-    spans = program(lane(0, (WORK, 2.0), (WAIT, 2.0), (WORK, 1.0)))
-    assert len(model.critical_path(spans, model.arrows(spans))) == 3
 
 
 def test_lines_have_their_share_of_the_critical_path():
