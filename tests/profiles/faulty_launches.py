@@ -309,12 +309,6 @@ def in_place_kernel(x_ptr, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def counted_kernel(x_ptr, count_ptr, n, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.atomic_add(count_ptr, tl.sum((tl.load(x_ptr + at, mask=at < n, other=0.0) > 0.5).to(tl.int32), 0))
-
-
-@triton.jit
 def ticket_kernel(out_ptr, count_ptr, n, BLOCK: tl.constexpr):
     """Each program takes the next place. The last one sets the counter back."""
     place = tl.atomic_add(count_ptr, 1)
