@@ -3,13 +3,6 @@
 from typing import Any
 
 import pytest
-import torch
-import triton
-import triton.language as tl
-from tilescope.execution import launches
-from tilescope.interpreter import interpret
-from triton.language.semantic import TritonSemantic
-from triton.runtime.interpreter import interpreter_builder
 
 from .capturing import capture, figures, small
 
@@ -117,22 +110,3 @@ def test_slow_case_is_refused_in_one_line() -> None:
     assert "would take longer to interpret than a case may, 0.5 s of work" in answer["message"]
     assert "choose a smaller workload" in answer["message"]
     assert "\n" not in answer["message"]
-
-
-@triton.jit
-def _steps_kernel(out_ptr, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out_ptr + at, (at - 1) * 2)
-
-
-def test_integers_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[int] = []
-    less = TritonSemantic.less_equal
-    monkeypatch.setattr(TritonSemantic, "less_equal", lambda *args: looked.append(1) or less(*args))
-    before, out = interpreter_builder.options, torch.empty(64, dtype=torch.int32)
-    with launches.catch() as caught:
-        _steps_kernel[(4,)](out, 16)
-    interpret.run(caught[0])
-    assert out.tolist() == [(number - 1) * 2 for number in range(64)]
-    assert not looked, "they are compared with what overflows"
-    assert interpreter_builder.options is before

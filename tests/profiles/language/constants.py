@@ -83,22 +83,6 @@ def static_range() -> Launched:
 
 
 @triton.jit
-def while_kernel(x_ptr, out_ptr, n, N: tl.constexpr):
-    i = 0
-    acc = 0.0
-    while i < n and not (i == 48 or i > 60):
-        acc += tl.load(x_ptr + i)
-        i += 1
-    tl.store(out_ptr, acc)
-
-
-def while_loop() -> Launched:
-    x, out = torch.randn(N), torch.empty(1)
-    while_kernel[(1,)](x, out, N, N)
-    return Launched(out, x[:48].sum()[None], read=48 * 4, flops=48)
-
-
-@triton.jit
 def data_while_kernel(x_ptr, out_ptr):
     value = tl.load(x_ptr)
     steps = 0
@@ -120,7 +104,7 @@ def boolean_kernel(x_ptr, out_ptr, bias_ptr, n, flag, N: tl.constexpr, ON: tl.co
     inside = at >= 4 and at < n
     outside = not inside or at == 8
     x = tl.load(x_ptr + at)
-    if bias_ptr is not None and ON:
+    if bias_ptr is not None and tl.load(bias_ptr) > 0:  # a constant ends it
         x += tl.load(bias_ptr + at)
     if flag or ON:
         x += 1

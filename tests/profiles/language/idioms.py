@@ -1,7 +1,5 @@
 """How people put the language together: persistent loops, types asked for, helpers, tuples, early returns."""
 
-# ruff: noqa: PLR0917
-
 import torch
 import triton
 import triton.language as tl
@@ -91,39 +89,6 @@ def tuples_through_functions_and_loops() -> Launched:
     tuples_kernel[(1,)](x, out, 0.5, N)
     turned = torch.complex(x[0], x[1]) * torch.complex(torch.tensor(0.5), torch.tensor(1.0)) ** 2
     return Launched(out, torch.stack([turned.real, turned.imag]), x, flops=8 * N)
-
-
-@triton.jit
-def attention_kernel(q_ptr, k_ptr, v_ptr, out_ptr, n, scale, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
-    rows, d = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, D)
-    q = tl.load(q_ptr + rows[:, None] * D + d)
-    most, total = tl.full((BM,), float("-inf"), tl.float32), tl.zeros((BM,), tl.float32)
-    acc = tl.zeros((BM, D), tl.float32)
-    for start in tl.range(0, n, BN, num_stages=3, warp_specialize=False):
-        columns = start + tl.arange(0, BN)
-        keep = columns < n
-        k = tl.load(k_ptr + columns[:, None] * D + d, mask=keep[:, None], other=0.0)
-        scores = tl.where(keep[None, :], tl.dot(q, k.T) * scale, float("-inf"))
-        new = tl.maximum(most, tl.max(scores, 1))
-        p = tl.exp2((scores - new[:, None]) * 1.44269504)
-        shrink = tl.exp2((most - new) * 1.44269504)
-        v = tl.load(v_ptr + columns[:, None] * D + d, mask=keep[:, None], other=0.0)
-        acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None])
-        total = total * shrink + tl.sum(p, 1)
-        most = new
-    tl.store(out_ptr + rows[:, None] * D + d, (acc / total[:, None]).to(out_ptr.dtype.element_ty))
-
-
-def flash_attention() -> Launched:
-    q, k, v = (torch.randn(n, 32).bfloat16() for n in (32, 40, 40))
-    out = torch.empty(32, 32, dtype=torch.bfloat16)
-    attention_kernel[(2,)](q, k, v, out, 40, 32**-0.5, 32, 16, 16)
-    expected = torch.softmax(q.float() @ k.float().T * 32**-0.5, 1) @ v.float()
-    # Of a tile: two products; of its scores scaling, subtracting, scaling, exp2 and the sum; of each row three for what
-    # it shrinks by and two for the total; of the accumulator its own shrinking. At the end the division.
-    tile = 2 * 2 * 16 * 16 * 32 + 16 * (16 * 4 + 15) + 16 * 5 + 16 * 32
-    flops = 2 * (3 * tile + 16 * 32)
-    return Launched(out, expected, read=q.nbytes + 2 * (k.nbytes + v.nbytes), flops=flops, tolerance=1e-2)
 
 
 @triton.jit

@@ -99,21 +99,6 @@ def atomic_extremes_of_floats() -> Launched:
 
 
 @triton.jit
-def lock_kernel(x_ptr, lock_ptr, out_ptr):
-    x = tl.load(x_ptr + tl.program_id(0))
-    while tl.atomic_cas(lock_ptr, 0, 1) == 1:
-        pass
-    tl.store(out_ptr, tl.load(out_ptr) + x)
-    tl.atomic_xchg(lock_ptr, 0)
-
-
-def a_lock() -> Launched:
-    x, lock, out = torch.randn(4), torch.zeros(1, dtype=torch.int32), torch.zeros(1)
-    lock_kernel[(4,)](x, lock, out)
-    return Launched([out, lock], [x.sum()[None], lock * 0], read=4 * 16, written=4 * 12)
-
-
-@triton.jit
 def block_pointer_kernel(x_ptr, out_ptr, M, N, BM: tl.constexpr, BN: tl.constexpr):
     row = tl.program_id(0) * BM
     source = tl.make_block_ptr(x_ptr, (M, N), (N, 1), (row, 0), (BM, BN), (1, 0))

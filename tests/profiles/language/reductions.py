@@ -175,29 +175,3 @@ def reductions_of_integers() -> Launched:
         xor, either = xor ^ value, either | value
     expected = torch.tensor([x.sum().item(), xor, x.max().item(), either, (x > 50).sum().item()])
     return Launched(out, expected, x, flops=0)
-
-
-@triton.jit
-def histogram_kernel(x_ptr, out_ptr, n, N: tl.constexpr, BINS: tl.constexpr):
-    at = tl.arange(0, N)
-    x = tl.load(x_ptr + at, mask=at < n, other=0)
-    tl.store(out_ptr + tl.arange(0, BINS), tl.histogram(x, BINS, mask=at < n))
-
-
-def histogram() -> Launched:
-    x, out = torch.randint(0, 8, (12,), dtype=torch.int32), torch.empty(8, dtype=torch.int32)
-    histogram_kernel[(1,)](x, out, 12, N, 8)
-    return Launched(out, torch.bincount(x, minlength=8), x)
-
-
-@triton.jit
-def softmax_kernel(x_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr):
-    at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
-    x = tl.load(x_ptr + at)
-    tl.store(out_ptr + at, tl.softmax(x, 1, keep_dims=True) + tl.sigmoid(x))
-
-
-def softmax_and_sigmoid() -> Launched:
-    x, out = torch.randn(M, N), torch.empty(M, N)
-    softmax_kernel[(1,)](x, out, M, N)
-    return Launched(out, x.softmax(1) + x.sigmoid(), x)
