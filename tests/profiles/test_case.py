@@ -47,8 +47,3 @@ def test_a_config_that_does_not_parse_names_the_part(text):
         parse_config(text)
     # Of another tool's config any value will do, but each has a name.
     assert config_values("A=1,B=x") == {"A": 1, "B": "x"} and config_values("<img src=x>,A=1") == {}
-
-
-def test_a_row_carries_the_case():
-    row = Case("softmax", "eager", "backward", "8-bf16").row("registers", 3, "ncu", launch=1)
-    assert (row["pass"], row["dtype"], row["launch"], row["value"]) == ("backward", "bf16", 1, 3)

@@ -112,6 +112,10 @@ def test_moved_code_is_unchanged(family, tmp_path):
     assert changes.changed_kernels(run) == []
     (family / "_limits.py").write_text("import triton.language as tl\nLIMIT = tl.constexpr(4)\n")
     assert changes.changed_kernels(run) == ["softmax"]
+    (family / "softmax.py").write_text(KERNEL)
+    (family / "more").mkdir()
+    (family / "softmax.py").rename(family / "more" / "softmax.py")
+    assert store.source_file("family/softmax.py") is None  # which of the two cannot be known
 
 
 def test_only_launched_functions_of_a_known_file_count(family, tmp_path):
@@ -126,29 +130,19 @@ def test_only_launched_functions_of_a_known_file_count(family, tmp_path):
 
 
 def test_script_finds_modules_in_the_folders_it_added(tmp_path):
-    here = tmp_path / "here"
-    here.mkdir()
+    here, installed, written = (tmp_path / name for name in ("here", "site-packages", "written.py"))
+    here.mkdir(), installed.mkdir()
     (here / "rows.py").write_text(ROWS)
-    written = tmp_path / "written.py"
+    (installed / "library.py").write_text("this is no code, and of no script")
     written.write_text(
-        f"import sys\nsys.path.append({str(here)!r})\nimport triton\nimport rows\n\n@triton.jit\ndef kernel(x): rows.load(x, 8)\n"
+        f"import sys\nsys.path.append({str(here)!r})\nsys.path.append({str(installed)!r})\nimport triton\nimport library, rows\n\n"
+        "@triton.jit\ndef kernel(x): rows.load(library.load(x), 8)\n"
     )
     before = function_digests.of(written)
     assert set(before) == {"kernel", "load", "store"}
     (here / "rows.py").write_text(ROWS.replace("min(", "max("))
     after = function_digests.of(written)
     assert {name for name in before if before[name] != after[name]} == {"kernel", "load"}
-
-
-def test_script_installed_library_is_not_read(tmp_path):
-    installed = tmp_path / "site-packages"
-    installed.mkdir()
-    (installed / "library.py").write_text("this is no code")
-    written = tmp_path / "written.py"
-    written.write_text(
-        f"import sys\nsys.path.append({str(installed)!r})\nimport triton\nimport library\n\n@triton.jit\ndef kernel(x): library.load(x)\n"
-    )
-    assert set(function_digests.of(written)) == {"kernel"}
 
 
 def test_functions_of_one_name_share_a_digest(tmp_path):
@@ -172,16 +166,6 @@ def test_changed_files_are_refused_whatever_has_run(family, tmp_path):
     assert changes.changed_files(run) == ["softmax"]
     (family / "softmax.py").unlink()
     assert changes.changed_files(dataclasses.replace(run)) == []
-
-
-def test_source_file_is_found_where_it_moved(family):
-    (family / "other").mkdir()
-    (family / "softmax.py").rename(family / "other" / "softmax.py")
-    assert store.source_file("family/softmax.py") == family / "other" / "softmax.py"
-    (family / "more").mkdir()
-    (family / "more" / "softmax.py").write_text(KERNEL)
-    assert store.source_file("family/softmax.py") is None  # which of the two cannot be known
-    assert store.source_file("/elsewhere/softmax.py") is None
 
 
 def test_every_kernel_of_the_library_is_kept_with_its_functions():

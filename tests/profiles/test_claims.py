@@ -123,15 +123,6 @@ def test_failed_case_feeds_no_ratio(error, failures):
     assert claimed([wrong]).empty
 
 
-def test_absent_value_is_a_dash():
-    text = claims_text.markdown(claimed([loaded(rows("triton", 1e-4, 4e8))]))
-    line = next(line for line in text.splitlines() if line.startswith(f"| {KERNEL}"))
-    assert (
-        line
-        == f"| {KERNEL} | 1 | [about 4×]({CLAIM.source}): not measured | – | – | – | – | 100 % copy bandwidth `8x8-fp32` |"
-    )
-
-
 def test_page_has_the_claims_of_the_recordings():
     page = MEASURED.read_text(encoding="utf-8")
     assert page.split(BEGIN)[1].split(END)[0].strip() == block(), "run: tilescope claims --into docs/measured.md"

@@ -199,13 +199,6 @@ def test_configs_come_back_as_they_were(loaded, tmp_path):
     assert "BLOCK=64" in text_table.text(kept)
 
 
-def test_a_run_without_configs_shows_none(loaded):
-    (loaded.folder / "configs.parquet").unlink()
-    old = store.open_run(loaded.folder)
-    assert old.configs.empty
-    assert "chosen config" not in text_table.text(old)
-
-
 def test_damaged_configs_are_noted_when_the_run_is_opened(loaded, tmp_path):
     (loaded.folder / "configs.parquet").write_bytes(b"PAR1damaged")
     opened = store.open_run(loaded.folder)

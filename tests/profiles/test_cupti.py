@@ -11,10 +11,8 @@ from types import SimpleNamespace
 import pytest
 from tilescope.collectors.cupti import counters, launch_names, library, planning, ranges, structures
 from tilescope.execution.not_applicable import NotApplicable
-from tilescope.files import bounded_reading
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.sources import SOURCES
 
 SOFTMAX = Case("softmax", "triton", "forward", "4096x4096-bf16")
 #: Bytes of each struct, as the ``…_STRUCT_SIZE`` of CUPTI 13.0's headers gives them to a C++ compiler.
@@ -212,11 +210,6 @@ def test_a_library_that_is_too_old_or_none_is_refused(monkeypatch, tmp_path):
         library.load()
 
 
-def test_names_are_demangled_and_those_of_triton_left():
-    assert launch_names.demangled(b"_Z9vectorAddPKfS0_Pfi") == "vectorAdd(float const*, float const*, float*, int)"
-    assert launch_names.demangled(b"softmax_kernel") == "softmax_kernel"
-
-
 def test_launches_are_named_in_order_and_graphs_are_marked():
     handle = FakeHandle()
     with launch_names.seen(fake(handle)) as names:
@@ -329,17 +322,3 @@ def test_what_an_h100_counted_becomes_rows():
     assert found["tensor_ops_bf16"] == 0
     assert found["tensor_ops_fp16"] >= 2 * 1023 * 517 * 769
     assert found["dram_bytes_written"] == 0
-
-
-@pytest.mark.parametrize(("changed", "said"), [
-    ({"capability": 9.0}, r"it\.capability is a number, not a text"),
-    ({"launches": [{"function": "a", "counters": {READ: "1"}}]}, r"counters\[\.\.\.\] is a text"),
-    ({"launches": {}}, r"it\.launches is an object, not a list"),
-])  # fmt: skip
-def test_a_damaged_artefact_is_one_line(changed, said, tmp_path):
-    with pytest.raises(bounded_reading.Unreadable, match=said):
-        counters.parse(artefact(tmp_path, **changed), SOFTMAX)
-
-
-def test_its_values_come_after_ncus_and_before_predicted_ones():
-    assert SOURCES.index("ncu") < SOURCES.index("cupti") < SOURCES.index("interpreter")

@@ -19,14 +19,12 @@ from tilescope.collectors.foreign_files import (
     proton,
     tritonparse,
 )
-from tilescope.hardware import device
 from tilescope.models import function_names, sweeps, text_table
 from tilescope.models.summary import summarise
 from tilescope.notebook.opening import open_file
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun, StoreError
-from tilescope.table import helion_config, schema
-from tilescope.table.case import Case
+from tilescope.table import helion_config
 from tilescope.table.sources import MEASURED
 
 FIXTURES = Path(__file__).with_name("fixtures")
@@ -121,6 +119,8 @@ def test_a_trace_gives_every_launch_and_who_launched_it(tmp_path: Path) -> None:
     assert loaded.run.device.name == "NVIDIA H200"
     assert set(loaded.table.loc[loaded.table["kernel"] == "Memset (Device)", "workload"]) == {"4096 bytes"}
     assert values(loaded, "Memset (Device)", "registers") == []
+    text = text_table.text(loaded)
+    assert "PyTorch fill " in text and "CUDA Memset " in text  # a template by what it computes
     event = {"ph": "X", "cat": "kernel", "name": "k", "ts": 5.0, "dur": 2, "args": {"External id": 7, "stream": 3}}
     operator = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1.0, "dur": 2, "args": {"External id": 7}}
     earlier = {**event, "ts": 2.0, "dur": 0, "args": {"registers per thread": -1, "shared memory": float("nan")}}
@@ -286,6 +286,8 @@ def test_a_compilation_from_the_cache_has_no_time(tmp_path: Path) -> None:
     [
         ("notes.md", b"# notes", "in no format that Tilescope knows: it opens ncu's reports"),
         ("empty.json", b"", "is empty"),
+        ("zeros.json.gz", gzip.compress(bytes(64)), "is empty"),
+        ("mark.csv", b"\xff\xfe", "is empty: record it again"),
         ("cpu.json", b'{"deviceProperties": [], "traceEvents": []}', "ProfilerActivity.CUDA"),
         ("cut.json", b'{"traceEvents": [{"ph": "X"', "it is cut off: copy it again, or record it again"),
         ("deep.json", b'{"traceEvents": [' + b"[" * 100_000, "no JSON"),
@@ -311,38 +313,12 @@ def test_a_file_that_cannot_be_opened_is_an_error_of_one_line(
     assert not list((tmp_path / "runs").glob("*"))
 
 
-def test_a_terminal_tells_a_templates_kernel_by_what_it_computes() -> None:
-    inner = ", ".join(f"T{number}" for number in range(40))
-    long = f"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<{inner}>>>(T3)"
-    rows = [Case(name, "recorded", "forward", "grid 1").row("gpu_time", 1e-5, "ncu", launch=0, function=name)
-            for name in (long, "softmax_rows_kernel")]  # fmt: skip
-    found = summarise(schema.frame([{**row, "sample": 0} for row in rows]), device.for_target("sm_90"))
-    _, cells, _ = text_table.cells(found)
-    assert sorted(row[0] for row in cells) == ["PyTorch mean reduction", "softmax_rows_kernel"]
-
-
 def test_names_of_any_length_stay_apart(tmp_path: Path) -> None:
     names = ["k" * 5000 + end for end in "ab"] + ["\x1b[31m\nred", "\ud800", ""]
     events = [{"ph": "X", "cat": "kernel", "name": name, "ts": n, "dur": 1} for n, name in enumerate(names)]
     loaded = open_file(written(tmp_path, "names.json", {"traceEvents": events}))
     assert len(loaded.run.kernels) == len(names)
     assert all(len(name) <= 1000 and name.isprintable() for name in loaded.run.kernels)
-
-
-def test_device_figures_come_from_file_then_datasheet(tmp_path: Path) -> None:
-    event = {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1, "args": {"device": 1}}
-
-    def device(*described: Mapping[str, Any]) -> Any:
-        data = {"deviceProperties": list(described), "traceEvents": [event]}
-        return open_file(written(tmp_path, "a.json", data)).run.device
-
-    found = device({"id": 0, "name": "another"}, {"id": 1, "name": "NVIDIA H100 80GB HBM3", "numSms": 114})
-    assert (found.name, found.multiprocessors) == ("NVIDIA H100 80GB HBM3", 114)
-    assert found.l2_bytes > 0
-    assert found.ceilings
-    assert all(roof.origin == "datasheet" for roof in found.ceilings)
-    assert device({"id": 0, "name": "another"}).name == "GPU not named in the file"
-    assert device({"id": 1, "name": "Brand New", "computeMajor": 13, "computeMinor": 0}).ceilings == ()
 
 
 def event(start: float, time: float, kernel: str = "k", **arguments: object) -> dict[str, object]:
@@ -353,7 +329,7 @@ def event(start: float, time: float, kernel: str = "k", **arguments: object) -> 
     return {"ph": "X", "cat": "kernel", "name": kernel, "ts": start, "dur": time, "args": given}
 
 
-H100 = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "computeMajor": 9, "computeMinor": 0, "numSms": 132, "warpSize": 32}
+H100 = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "computeMajor": 9, "computeMinor": 0, "numSms": 114, "warpSize": 32}
 A100 = {"id": 1, "name": "NVIDIA A100-SXM4-80GB", "computeMajor": 8, "computeMinor": 0, "numSms": 108, "warpSize": 32}
 
 
@@ -370,7 +346,10 @@ def test_each_gpu_of_a_trace_has_cases_of_its_own(tmp_path: Path) -> None:
     assert (loaded.run.device.target, loaded.run.device.ceilings) == ("", ())
     assert any("GPU 1 (NVIDIA A100-SXM4-80GB); the kinds differ" in note for note in loaded.run.notes)
     loaded = open_file(written(tmp_path, "alike.json", trace(events, H100, {**H100, "id": 1})))
-    assert loaded.run.device.name == H100["name"] and loaded.run.device.ceilings
+    # The file's figures come before the datasheet's.
+    device = loaded.run.device
+    assert (device.name, device.multiprocessors) == (H100["name"], 114) and device.l2_bytes > 0
+    assert device.ceilings and all(roof.origin == "datasheet" for roof in device.ceilings)
     assert len(set(loaded.table["workload"])) == 2
     # One GPU is not named in the workload, whatever its number.
     alone = open_file(written(tmp_path, "one.json", trace([event(10, 1, device=1)], H100, A100)))
@@ -433,6 +412,7 @@ def test_each_gpu_of_other_tools_files_has_cases_of_its_own(tmp_path: Path) -> N
         ({"name": "", "computeMajor": 11, "computeMinor": 0, "maxSharedMemoryPerMultiProcessor": 65536}, ""),
         ({"name": "Tesla V100-SXM2-32GB", "computeMajor": 7, "computeMinor": 0, "warpSize": 32}, "sm_70"),
         ({"name": "Brand New", "computeMajor": 13, "computeMinor": 0}, "sm_130"),
+        ({"id": 1, "name": "another than the launch's"}, ""),
     ],
 )
 def test_only_gpus_of_nvidia_have_a_compute_capability(about: dict[str, Any], target: str, tmp_path: Path) -> None:
@@ -588,12 +568,3 @@ def test_known_file_that_is_not_opened_is_named_with_what_to_do(name: str, tmp_p
         with pytest.raises(StoreError, match=said) as raised:
             open_file(path)
         assert "export_chrome_trace" in str(raised.value) or "ncu --csv --page raw" in str(raised.value)
-
-
-@pytest.mark.parametrize("name", ["a.ncu-rep", "a.csv", "a.json", "a.hatchet", "a.ndjson", "a.json.gz", "a.txt", "a"])
-@pytest.mark.parametrize("content", [b"", b" \n", b"\xef\xbb\xbf", b"\xff\xfe", bytes(64)])
-def test_empty_file_of_any_kind_is_called_empty(name: str, content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / name
-    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    with pytest.raises(StoreError, match="is empty: record it again"):
-        open_file(path)

@@ -107,14 +107,6 @@ def test_ncu_csv_of_another_form_has_the_same_values(form: str, tmp_path: Path) 
     assert loaded.run.device.target == "sm_90"
 
 
-@pytest.mark.parametrize("form", ["as printed", "decimal commas", "pandas"])
-def test_ncu_details_page_of_another_form_has_its_values(form: str, tmp_path: Path) -> None:
-    text = printed(details(launch(0, GERMAN if "commas" in form else VALUES)))
-    found = read(opened(tmp_path, by_pandas(text) if form == "pandas" else text))
-    assert found["gpu_time"] == pytest.approx(12.345e-6)
-    assert found["achieved_occupancy"] == pytest.approx(0.7125)
-
-
 def test_doubtful_commas_are_refused_with_both_readings(tmp_path: Path) -> None:
     counters = {"gpu__time_duration.sum": "us"}
     with pytest.raises(StoreError, match=r"12,345 in it may be 12\.345 or 12345: print it again with LC_ALL=C"):

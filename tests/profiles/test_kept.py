@@ -100,13 +100,6 @@ def test_describe_from_cache_equals_the_workers_answer(monkeypatch):
     assert told[0]["selected"] == ["24x32-fp32"]
 
 
-def test_a_kernel_is_found_without_the_rest_of_the_library():
-    from tilescope_kernels import CATALOG, catalog
-
-    assert [catalog.find(spec.name) for spec in CATALOG] == list(CATALOG)
-    assert catalog.find("nothing") is None
-
-
 def test_ceilings_are_measured_once_a_device_and_versions(tmp_path, monkeypatch):
     asked = []
 

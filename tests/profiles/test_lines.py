@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tilescope.collectors import compiled_text, compiler, interpreter
+from tilescope.collectors import compiled_text, compiler
 from tilescope.collectors.ncu import ncu_csv, source_page
 from tilescope.runs import listings, store
 from tilescope.runs.publish import publish
@@ -69,14 +69,6 @@ def test_an_absent_cell_gives_no_row():
     assert "sass_instructions" not in set(source_page.parse(TEXT, CASE)["metric"])
 
 
-def test_launches_of_one_function_stay_apart():
-    twice = source_page.parse(TEXT + TEXT, CASE)
-    assert list(twice["launch"].unique()) == [0, 1, 2, 3]
-    assert [launch.function for launch in source_page.launches(TEXT + TEXT)] == ["softmax_kernel", "mm_kernel"] * 2
-    once = TEXT[: TEXT.index('"File Path"', TEXT.index("mm_kernel") - 200)]
-    assert source_page.parse(once + once, CASE).groupby("launch")["value"].sum().nunique() == 1
-
-
 def same_code(caller, spoil=False):
     """The launch's own instructions as the compiler would list them, library lines given to their callers."""
     code, line = [], 0
@@ -99,16 +91,6 @@ def test_inlined_calls_count_at_their_line_for_equal_code():
     assert found["probe_kernels.py", 12] == 406 + 412 + 244
     other = source_page.parse(TEXT, CASE, {"softmax_kernel": same_code({"191": 10}, spoil=True)})
     assert by_line(other, "stall_samples")["standard.py", 191] == 1470
-
-
-def test_the_interpreters_lines():
-    counts = {"7": {"requested_bytes_read": 64, "sectors_read": 2}, "0": {"requested_bytes_read": 1}}
-    launches = [{"function": "aten::add"}, {"function": "f", "file": "k.py", "lines": counts}]
-    found = interpreter.lines_of(launches, CASE)
-    assert found[["launch", "line", "metric", "value", "unit"]].to_numpy().tolist() == [
-        [1, 7, "requested_bytes_read", 64.0, "byte"], [1, 7, "sectors_read", 2.0, "count"],
-    ]  # fmt: skip
-    assert set(found["source"]) == {"interpreter"}
 
 
 def test_the_compilers_lines():
@@ -149,15 +131,6 @@ def loaded(tmp_path):
     return store.open_run(writer.finish())
 
 
-def test_lines_and_sources_come_back_as_they_were(loaded):
-    assert list(loaded.lines["value"]) == [1.0, 2.0]
-    assert dict(loaded.lines.dtypes.astype(str)) == dict(line_values.frame([]).dtypes.astype(str))
-    assert loaded.source_text("softmax", "softmax.py") == SOURCE
-    assert sorted(path.name for path in loaded.folder.iterdir()) == [
-        "artefacts", "lines.parquet", "run.json", "sources.json.gz", "table.parquet",
-    ]  # fmt: skip
-
-
 def test_publish_keeps_lines_sources_and_largest_listing(loaded, tmp_path):
     kept = store.open_run(publish(loaded, tmp_path / "kept", ["softmax"]))
     assert list(kept.lines["value"]) == [1.0, 2.0]
@@ -169,15 +142,6 @@ def test_publish_keeps_lines_sources_and_largest_listing(loaded, tmp_path):
     # What was published can be published again.
     again = publish(kept, tmp_path / "again")
     assert listings.of_case(again, CASE) == [largest]
-
-
-def test_a_run_from_before_has_no_lines(tmp_path):
-    writer = RunWriter(tmp_path, made_up.run(kernels={"softmax": {}}))
-    loaded = store.open_run(writer.finish())
-    assert loaded.lines.empty
-    assert loaded.sources == {}
-    assert loaded.source_text("softmax", "softmax.py") is None
-    assert listings.of_case(loaded.folder, CASE) == []
 
 
 def test_the_present_file_is_used_only_if_it_is_unchanged(tmp_path, loaded):
