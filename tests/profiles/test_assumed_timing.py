@@ -80,31 +80,22 @@ def test_benchmark_keeps_the_form_of_times() -> None:
     assert list(there.answers.untimed) == ["triton.testing.do_bench"]
 
 
-def test_report_of_benchmarks_runs_to_its_end(capsys: pytest.CaptureFixture[str]) -> None:
-    @triton.testing.perf_report(
-        triton.testing.Benchmark(["n"], [1, 2], "provider", ["a"], ["A"], plot_name="", args={}, ylabel="GB/s")
-    )
-    def bench(n: int, provider: str) -> float:
-        return 8 * n / triton.testing.do_bench(launch)
-
-    with Capture("sm_90"):
-        frame = bench.run(print_data=True, show_plots=True, return_df=True)
-    assert capsys.readouterr().out.count("NaN") == 2 and list(frame["A (GB/s)"].isna()) == [True, True]
-
-
-def test_report_of_benchmarks_keeps_modules_it_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_of_benchmarks_ends_and_keeps_modules_it_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "first_used_in_a_benchmark.py").touch()
 
     @triton.testing.perf_report(
-        triton.testing.Benchmark(["n"], [1], "provider", ["a"], ["A"], plot_name="", args={}, ylabel="GB/s")
+        triton.testing.Benchmark(["n"], [1, 2], "provider", ["a"], ["A"], plot_name="", args={}, ylabel="GB/s")
     )
     def bench(n: int, provider: str) -> float:
         importlib.import_module("first_used_in_a_benchmark")
         return 8 * n / triton.testing.do_bench(launch)
 
     with Capture("sm_90"):
-        bench.run()
+        frame = bench.run(print_data=True, show_plots=True, return_df=True)
+    assert capsys.readouterr().out.count("NaN") == 2 and list(frame["A (GB/s)"].isna()) == [True, True]
     assert sys.modules.pop("first_used_in_a_benchmark", None)
 
 
@@ -138,10 +129,3 @@ def test_graphed_callable_without_gpu_computes() -> None:
         doubled = torch.cuda.make_graphed_callables(lambda x: x * 2, (torch.ones(2, device="cuda"),))
         assert doubled(torch.ones(2, device="cuda")).tolist() == [2, 2]
     assert len(capture.notes) == 1
-
-
-def test_benchmark_afterwards_is_the_original() -> None:
-    with Capture("sm_90"):
-        pass
-    assert triton.testing.do_bench is IMPORTED
-    assert benchmark.Timer("1").timeit(2).mean > 0

@@ -107,16 +107,6 @@ def test_autotune_same_launch_is_timed_once(timed):
     assert [lane.like for lane in grids.search.lanes] == ["", ""], "another grid is another launch"
 
 
-def test_autotune_exported_winners_need_no_timing(timed, monkeypatch, tmp_path):
-    run(tuner(64, 256))
-    memory.export(memory.Memory().winners(), tmp_path / "winners.json")
-    timed.clear()
-    monkeypatch.setenv("TILESCOPE_TUNING", str(tmp_path / "empty.sqlite3"))
-    monkeypatch.setenv("TILESCOPE_WINNERS", str(tmp_path / "winners.json"))
-    assert run(tuner(64, 128, 256)) == 256
-    assert timed == []
-
-
 def test_autotune_winners_of_the_command_match_by_launch(timed, tmp_path):
     problem = memory.Problem("copy/triton", "library", "('forward', 1024)", "NVIDIA H200", "", autotuning.versions())
     arguments = {"n": 1024, "x_ptr": "torch.float32", "y_ptr": "torch.float32", "BLOCK": 256, "num_warps": 4}
@@ -143,11 +133,6 @@ def test_autotune_launch_is_caught_as_tritons_is():
     with launches.catch() as caught:
         tuner(256, 128)[(1,)](x, x, 64)
     assert [launch.config["BLOCK"] for launch in caught] == [256]
-
-
-def test_autotune_hooks_and_resets_are_tritons(timed):
-    kernel = tuner(64, 128, reset_to_zero=["y_ptr"], restore_value=["x_ptr"])
-    assert (kernel.reset_to_zero, kernel.restore_value) == (["y_ptr"], ["x_ptr"])
 
 
 def test_autotune_within_a_race_is_refused(timed):

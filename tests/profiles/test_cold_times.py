@@ -68,17 +68,13 @@ def machine(monkeypatch, cuda):
     return make
 
 
-def test_a_quick_call_is_timed_once(machine):
-    there = machine(cpu=20e-6, gpu=60e-6)
-    assert cold_times.cold_times(there.call, 5) == pytest.approx([60e-6] * 5)
-    assert there.calls == 6, "the first does not count"
-    assert there.free < 2e-3
-
-
-def test_a_call_that_the_cpu_queues_slowly_takes_the_gpu_s_time(machine):
-    there = machine(cpu=300e-6, gpu=20e-6)
-    assert cold_times.cold_times(there.call, 5) == pytest.approx([20e-6] * 5)
-    assert there.calls <= 11
+@pytest.mark.parametrize(
+    ("cpu", "gpu", "calls"), [(20e-6, 60e-6, 6), (300e-6, 20e-6, 11)], ids=["quick", "queued slowly"]
+)
+def test_call_takes_the_gpus_time_and_few_calls(machine, cpu, gpu, calls):
+    there = machine(cpu=cpu, gpu=gpu)
+    assert cold_times.cold_times(there.call, 5) == pytest.approx([gpu] * 5)
+    assert there.calls <= calls, "the first does not count"
 
 
 def test_what_waits_for_the_gpu_is_told_as_it_came(machine):

@@ -30,11 +30,6 @@ def plain_kernel(x_ptr, BLOCK: tl.constexpr):
     tl.store(x_ptr + offsets, tl.load(x_ptr + offsets) * 2)
 
 
-@triton.jit
-def other_kernel(x_ptr, BLOCK: tl.constexpr):
-    tl.store(x_ptr + tl.arange(0, BLOCK), 0.0)
-
-
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch, tmp_path):
     """Gives each test a cache of its own, forks the host although other tests may have left threads, and ends it."""
@@ -123,11 +118,6 @@ def test_compile_pool_crash_and_hang_cost_only_themselves(trapped):
     assert {found[32].reason, found[8].reason} == {""}
 
 
-def test_compile_pool_limit_stops_every_config(trapped):
-    stopped = "compiling took more than 1 s and was stopped"
-    assert reasons(64, 128, 256, limit=1.0) == dict.fromkeys((64, 128, 256), stopped)
-
-
 def test_compile_pool_without_a_host_compiles_here(monkeypatch):
     monkeypatch.setattr(compile_pool, "host", lambda: None)
     assert reasons(128, 256, 512) == dict.fromkeys((128, 256, 512), "")
@@ -173,13 +163,6 @@ def test_compile_pool_forks_unless_threads_run(monkeypatch):
     thread.join()
 
 
-def test_compile_jobs_keep_tritons_cache_key(tmp_path):
-    code, jobs = described(128)
-    described_kernel = jobs[128][0]
-    assert code.keys[described_kernel.function] == plain_kernel.cache_key
-    assert compile_jobs.source_digest(plain_kernel) != compile_jobs.source_digest(other_kernel)
-
-
 SOFTMAX = small("SOFTMAX", "3x8-fp32")
 
 
@@ -193,23 +176,6 @@ def launch():
     with launches.catch() as caught:
         unseen.bits(torch.empty(64, device="meta"))
     return caught[0]
-
-
-def test_compiled_launch_is_found_in_the_cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    with offline.targeting("sm_90"):
-        kernel, took = compiling.compiled(launch(), 200)
-        again, at_once = compiling.compiled(launch(), 200)
-    assert kernel.asm["cubin"] == again.asm["cubin"] and took > 0 and at_once is None
-
-
-def test_compiled_error_is_raised(compile_by):
-    def broken(_launch):
-        raise ValueError("no such thing")
-
-    compile_by(broken)
-    with pytest.raises(ValueError, match="no such thing"):
-        compiling.compiled(launch(), 200)
 
 
 def test_compiled_too_slow_ends_the_compiler(compile_by, tmp_path):

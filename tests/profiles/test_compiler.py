@@ -43,20 +43,6 @@ def figures(table, launch=0):
     return dict(zip(chosen["metric"], chosen["value"], strict=True))
 
 
-@AS_RECORDED
-@pytest.mark.parametrize(("name", "workload", "recorded"), [
-    ("SOFTMAX", "16384x4096-bf16", {"registers": 32, "shared_memory": 32, "grid_blocks": 16384, "theoretical_occupancy": 1,
-                                    "widest_load": 16, "widest_store": 16, "spill_bytes_stored": 0}),
-    ("MATMUL", "4096x4096x4096-bf16", {"registers": 193, "shared_memory": 147456, "grid_blocks": 512,
-                                       "theoretical_occupancy": 0.125}),
-])  # fmt: skip
-def test_the_code_is_what_was_recorded_on_an_h200(name, workload, recorded, tmp_path):
-    found = figures(collect(case(name, workload), tmp_path))
-    recorded |= {"barriers": 1, "block_threads": 256}
-    assert {name: found[name] for name in recorded} == recorded
-    assert (found["tensor_instructions"] > 0) == (name == "MATMUL")
-
-
 @pytest.mark.parametrize(("impl", "serialized"), [("triton", 0), ("under_way", 4)])
 def test_products_that_ptxas_lets_run_one_by_one(tmp_path: Path, impl: str, serialized: int) -> None:
     products = Case(f"{FILE.with_name('gluon_products.py')}:SPEC", impl, "forward", "8-bf16", "")

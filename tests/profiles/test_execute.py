@@ -115,10 +115,3 @@ def test_draw_inputs_on_meta_keeps_the_geometry():
     assert drawn["x"].is_meta
     assert drawn["x"].storage_offset() == 3
     assert drawn["y"].stride() == (1, 4)
-
-
-def test_draw_inputs_converts_floats_only():
-    spec = execute.load_spec(f"{FILE}:GATHER")
-    drawn = execute.draw_inputs(spec, case("GATHER", "triton"), "cpu", torch.float64)
-    assert drawn["x"].dtype == torch.float64
-    assert drawn["index"].dtype == torch.int64

@@ -143,6 +143,7 @@ def test_what_the_compiler_says_has_no_noise(change: Launch, what: str, limit: d
     assert verdicts(base, head)[what] == "fail"
     assert [name for name, verdict in verdicts(base, head).items() if verdict != "pass"] == [what]
     assert set(verdicts(base, head, gate.Limits(**limit)).values()) == {"pass"}
+    assert what not in verdicts(base, head, gate.Limits(**dict.fromkeys(limit)))  # it is off
     assert set(verdicts(head, base).values()) == {"pass"}  # the other way round nothing is lost
     assert set(verdicts(base, base).values()) == {"pass"}
 
@@ -278,11 +279,3 @@ def test_a_name_from_a_run_stays_text_in_the_summary() -> None:
     )
     (row,) = (line for line in written.splitlines() if "scale" in line)
     assert r"scale\<script\>\|\`x\`" in row and row.replace(r"\|", "").count("|") == 8
-
-
-def test_off_leaves_a_quantity_out() -> None:
-    base, head = run(COMPILED, repeated=times()), run({**COMPILED, "registers": 255}, repeated=times(1))
-    off = gate.Limits(slowdown=None, registers=None)
-    assert {"gpu_time", "registers"} & verdicts(base, head).keys() and not {"gpu_time", "registers"} & verdicts(
-        base, head, off
-    ).keys()

@@ -136,15 +136,6 @@ def test_suggestions_stop_names_the_line_and_silent_without_a_gap():
     assert kinds(queued) == []
 
 
-def test_suggestions_chain_of_adds_is_fused_once():
-    chain = [launch(12 * n, 12) for n in range(4)]
-    of = step(*chain, window=48)
-    (found,) = suggested(of)
-    assert found.kind == "fuse"
-    # 4 × 48 MB less three links of 32 MB are 96 MB.
-    assert found.saving == pytest.approx(48 * US - 96e6 / 4.8e12 / 0.85)
-
-
 LIBRARIES = ("aten::_addmm_activation", "aten::_cudnn_rnn", "aten::native_batch_norm", "NativeBatchNormBackward0")
 
 
@@ -238,13 +229,6 @@ def test_compile_makes_a_slow_copy_quicker_and_no_reduction(takes, reached):
         saving[name] = by_kind(of)["compile"].saving
     # One that takes more than twice its bytes' time reads in one order and writes in another.
     assert saving["copy_"] - saving["sum"] == pytest.approx(takes * US - 48e6 / 4.8e12 / reached)
-
-
-def test_fused_operators_are_named_by_their_own_names():
-    inner = [dataclasses.replace(ADD, name=f"aten::{name}", outer="aten::layer") for name in ("mul", "add")]
-    of = Step((launch(0, 12), launch(12, 12, operator=1)), tuple(inner), 24 * US)
-    (found,) = suggested(of)
-    assert found.text.startswith("Fuse mul, add into one kernel")
 
 
 @pytest.mark.parametrize(
