@@ -159,6 +159,3 @@ def main():
     with assumed("sm_90"):
         found["threads"] = threaded(kernels.CATALOG)
     print(json.dumps(found))
-
-
-main()

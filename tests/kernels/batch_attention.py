@@ -1,16 +1,12 @@
 """Attention, in Triton's interpreter."""
 
-# First: it switches the interpreter on.
-from interpreted import INF, NAN, SPECS, against_reference, close, compare, draw, main, poisoned, told_apart  # isort: skip
-
 from unittest import mock
 
 import torch
 import torch.nn.functional as F
+from interpreted import INF, NAN, SPECS, against_reference, close, compare, draw, poisoned, told_apart
 from tilescope_kernels import scaled_dot_product_attention as sdpa
 from tilescope_kernels.attention import attention_configs, flash_split
-from tilescope_kernels.attention.attention_configs import scale_of_scores
-from tilescope_kernels.attention.decode import decode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 BOTH = ("attention", "causal_attention")
@@ -144,25 +140,6 @@ def check_strides():
     close(sdpa(q, k, k), F.scaled_dot_product_attention(q.double(), k.double(), k.double()), 1e-6)
 
 
-def check_rows_far_apart():
-    """Beyond int32 within a tile. Of some gigabytes of address space only the pages of these elements are touched."""
-    apart = 2**31 // 30
-    memory = torch.empty(39 * apart + 3 * 16, dtype=torch.float16)
-    ours = [memory.as_strided((1, 1, 40, 16), (1, 1, apart, 1), 16 * i) for i in range(3)]
-    for seed, tensor in enumerate(ours):
-        tensor.copy_(draw(1, 1, 40, 16, seed=seed))
-        tensor.requires_grad_()
-    every = SPECS["attention"].implementations["triton"].configs
-    pointers = next(config for config in every if not config["TMA"])
-    for config in (pointers, None):
-        for causal in (False, True):
-            both_passes(ours, 1e-3, is_causal=causal, config=config)
-    q, k, v = (tensor.detach() for tensor in ours)
-    o = torch.empty(1, 1, 1, 16, dtype=torch.float16)
-    decode(o, q[:, :, :1], k, v, scale_of_scores(0.25, None))
-    close(o, F.scaled_dot_product_attention(q[:, :, :1].double(), k.double(), v.double(), scale=0.25), 1e-3)
-
-
 def check_special_values():
     k, v = draw(1, 1, 70, 16), draw(1, 1, 70, 16, seed=1)
     q = draw(1, 1, 9, 16, seed=2)
@@ -186,7 +163,3 @@ def check_empty():
             assert gradient.shape == of.shape and not gradient.any()
     nothing = torch.empty(0, 3, 4, 16)
     assert sdpa(nothing, nothing, nothing).shape == (0, 3, 4, 16)
-
-
-if __name__ == "__main__":
-    main(globals())

@@ -2,11 +2,9 @@
 
 from unittest import mock
 
-# First: it switches the interpreter on.
-from interpreted import INF, NAN, close, draw, few_multiprocessors, main, poisoned  # isort: skip
-
 import torch
 import torch.nn.functional as F
+from interpreted import INF, NAN, close, draw, few_multiprocessors, poisoned
 from tilescope_kernels import scaled_dot_product_attention as sdpa
 from tilescope_kernels.attention import decode as decoding
 
@@ -102,7 +100,3 @@ def check_empty():
     q, k, v = tensors(1, 1, 1, 1, 600, 16)
     assert sdpa(q[:, :, :0], k, v).shape == (1, 1, 0, 16)
     assert sdpa(q[:0], k[:0], v[:0]).shape == (0, 1, 1, 16)
-
-
-if __name__ == "__main__":
-    main(globals())

@@ -1,10 +1,8 @@
 """What goes before and after attention's backward pass on Hopper, in Triton's interpreter."""
 
-# First: it switches the interpreter on.
-from interpreted import INF, NAN, close, draw, main  # isort: skip
-
 import torch
 import torch.nn.functional as F
+from interpreted import INF, NAN, close, draw
 from tilescope_kernels._shared.launching import next_power_of_2
 from tilescope_kernels.attention import hopper_backward_sums as sums_of
 from tilescope_kernels.attention.hopper import lines
@@ -130,7 +128,3 @@ def check_what_is_not_finite_reaches_dq():
     one.o[0, 0, 7] = NAN  # as of a query that is not finite
     dq = one.begin().end(1.0)
     assert dq[0, 1, 9].isnan().all() and dq[0, 0, 7].isnan().all() and int(dq.isnan().sum()) == 128
-
-
-if __name__ == "__main__":
-    main(globals())

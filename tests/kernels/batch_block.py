@@ -1,10 +1,8 @@
 """The example's decoder with every kernel interpreted, in fp32, against its plain twin in fp64."""
 
-# First: it switches the interpreter on.
-from interpreted import close, main  # isort: skip
-
 import torch
 import transformer_block as example
+from interpreted import close
 
 SHAPE = example.Shape(classes=96, columns=64, hidden=72, heads=4, kv_heads=2, layers=1)
 PAIR = example.text(SHAPE, 2, 19, 0, "cpu")
@@ -27,7 +25,3 @@ def check_gradients():
         ours, wanted = (gradients(model) for model in twins(joined))
         for name, gradient in ours.items():
             close(gradient, wanted[name], 2e-6)
-
-
-if __name__ == "__main__":
-    main(globals())

@@ -50,7 +50,3 @@ def main():
                         }
                     )  # fmt: skip
     print(json.dumps(rows))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,10 +1,8 @@
 """Convolution, in Triton's interpreter."""
 
-# First: it switches the interpreter on.
-from interpreted import INF, NAN, SPECS, against_reference, close, draw, main, poisoned, told_apart  # isort: skip
-
 import torch
 import torch.nn.functional as F
+from interpreted import INF, NAN, SPECS, against_reference, close, draw, poisoned, told_apart
 from tilescope_kernels import conv2d
 
 CONFIGS = SPECS["conv2d"].implementations["triton"].configs
@@ -90,7 +88,3 @@ def check_special_values_and_relu():
 def check_empty():
     assert conv2d(torch.empty(0, 4, 5, 5), draw(3, 4, 3, 3)).shape == (0, 3, 3, 3)
     assert conv2d(draw(2, 4, 5, 5), torch.empty(0, 4, 3, 3)).shape == (2, 0, 3, 3)
-
-
-if __name__ == "__main__":
-    main(globals())

@@ -2,7 +2,6 @@
 
 import torch
 import torch.nn.functional as F
-from checks import main
 from gluon_on_cpu import launch
 from tilescope_kernels.losses.resident import cross_entropy_resident_kernel
 from tilescope_kernels.reductions.softmax_gluon import softmax_held_kernel, softmax_parts_backward_shared_kernel
@@ -97,7 +96,3 @@ def check_softmax_backward_of_rows_that_are_cut_into_parts():
         )  # fmt: skip
         wanted = (dy.double() - (dy.double() * y.double()).sum(1, keepdim=True)) * y.double()
         torch.testing.assert_close(dx.double(), wanted, rtol=1e-2, atol=1e-4)
-
-
-if __name__ == "__main__":
-    main(globals())

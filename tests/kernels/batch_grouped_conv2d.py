@@ -1,10 +1,8 @@
 """Convolution in groups and by channel, in Triton's interpreter."""
 
-# First: it switches the interpreter on.
-from interpreted import INF, NAN, SPECS, against_reference, close, compare, draw, main, poisoned, told_apart  # isort: skip
-
 import torch
 import torch.nn.functional as F
+from interpreted import INF, NAN, SPECS, against_reference, close, compare, draw, poisoned, told_apart
 from tilescope_kernels import conv2d
 from tilescope_kernels.convolution import grouped_conv2d
 
@@ -119,7 +117,3 @@ def check_empty():
         assert conv2d(x, w[:0], b[:0], groups=groups).shape == (2, 0, 5, 4)
         leaf = x[:0].requires_grad_()
         assert torch.autograd.grad(conv2d(leaf, w, b, groups=groups).sum(), leaf)[0].shape == leaf.shape
-
-
-if __name__ == "__main__":
-    main(globals())

@@ -1,29 +1,12 @@
 """Elementwise kernels, softmax and matmul in Triton's interpreter (fp32: it computes bf16 wrongly) against fp64 references."""
 
-# First: it switches the interpreter on.
-from interpreted import INF, NAN, SPECS, against_reference, close, draw, main  # isort: skip
-
 import torch
 import triton
 import triton.language as tl
+from interpreted import INF, NAN, SPECS, against_reference, close, draw
 from tilescope_kernels import add_relu_mul, matmul, softmax, vector_add
 from tilescope_kernels._shared.row_tiles import narrow
 from tilescope_kernels.matrix_products import matmul as matmul_module
-
-
-def check_vector_add():
-    for n in (1, 17, 2048, 5000):
-        against_reference("vector_add", f"{n}-fp32")
-
-
-def check_add_relu_mul():
-    for n in (1, 17, 2048, 5000):
-        against_reference("add_relu_mul", f"{n}-fp32")
-
-
-def check_softmax_one_read():
-    for shape in ("5x1", "7x781", "3x1024", "37x5", "2x4096"):
-        against_reference("softmax", f"{shape}-fp32")
 
 
 def check_softmax_longer_than_registers():
@@ -35,7 +18,7 @@ def check_softmax_longer_than_registers():
     wide = draw(4, 9003)
     for x in (wide[:, 1:9001], wide[:, 2:]):  # x and y do not start alike
         close(softmax(x), torch.softmax(x.double(), -1))
-    for x in (special(9001), special(13001)):
+    for x in map(special, (6, 9001, 13001, 40000)):  # one read, in pieces, read twice, online
         close(softmax(x), torch.softmax(x.double(), -1))
 
 
@@ -70,26 +53,14 @@ def special(columns):
     return x
 
 
-def check_softmax_special_values():
-    for columns in (6, 40000):  # one read; online
-        x = special(columns)
-        close(softmax(x), torch.softmax(x.double(), -1))
-
-
 def check_matmul():
-    small = {
-        "BLOCK_M": 32,
-        "BLOCK_N": 16,
-        "BLOCK_K": 32,
-        "GROUP_M": 2,
-        "TMA": 0,
-        "SPECIALIZE": 0,
-        "num_warps": 4,
-        "num_stages": 2,
-    }
+    tiles = {"BLOCK_M": 32, "BLOCK_N": 16, "BLOCK_K": 32, "GROUP_M": 2}
+    small = {**tiles, "TMA": 0, "SPECIALIZE": 0, "num_warps": 4, "num_stages": 2}
     for extents in ("64x64x64", "65x33x70", "1x1x1", "130x17x96"):
         against_reference("matmul", f"{extents}-fp32", config=small)
     against_reference("matmul", "70x90x100-fp32")
+    for config in [c for c in SPECS["matmul"].implementations["triton"].configs if not c["TMA"]][::12]:
+        against_reference("matmul", "130x140x70-fp32", config=config)
 
 
 def check_matmul_through_descriptors():
@@ -136,23 +107,6 @@ def check_empty():
         x = torch.empty(shape)
         assert vector_add(x, x).shape == shape
         assert add_relu_mul(x, x, 2.0).shape == shape
-        leaf = x.clone().requires_grad_()
-        softmax(leaf).sum().backward()
-        assert leaf.grad.shape == shape
+        assert softmax(x).shape == shape
     assert matmul(torch.empty(0, 5), torch.empty(5, 3)).shape == (0, 3)
     assert torch.equal(matmul(torch.empty(2, 0), torch.empty(0, 3)), torch.zeros(2, 3))
-
-
-def check_every_config_is_applied_and_right():
-    # Every config of the cheap kernels, a few of matmul's, on shapes small enough to interpret.
-    for name, workload in (
-        ("vector_add", "9000-fp32"), ("add_relu_mul", "9000-fp32"), ("softmax", "5x300-fp32"),
-    ):  # fmt: skip
-        for config in SPECS[name].implementations["triton"].configs:
-            against_reference(name, workload, config=config)
-    for config in [c for c in SPECS["matmul"].implementations["triton"].configs if not c["TMA"]][::12]:
-        against_reference("matmul", "130x140x70-fp32", config=config)
-
-
-if __name__ == "__main__":
-    main(globals())

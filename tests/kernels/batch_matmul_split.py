@@ -5,10 +5,8 @@ fp16, which descriptors serve and the interpreter computes rightly.
 
 from unittest import mock
 
-# First: it switches the interpreter on.
-from interpreted import close, draw, main, poisoned  # isort: skip
-
 import torch
+from interpreted import close, draw, poisoned
 from tilescope_kernels import matmul
 from tilescope_kernels.matrix_products import split_k as module
 
@@ -71,7 +69,3 @@ def check_the_public_function_comes_here_with_gradients():
     del config["SPLITS"], config["SCRATCH"]
     with mock.patch.object(module, "writer", side_effect=AssertionError):
         close(matmul(a, b, config=config), a.double() @ b.double(), 1e-3)
-
-
-if __name__ == "__main__":
-    main(globals())

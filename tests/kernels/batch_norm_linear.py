@@ -2,11 +2,9 @@
 
 import itertools
 
-# First: it switches the interpreter on.
-from interpreted import INF, NAN, SPECS, against_reference, close, draw, main, poisoned, told_apart  # isort: skip
-
 import torch
 import torch.nn.functional as F
+from interpreted import INF, NAN, SPECS, against_reference, close, draw, poisoned, told_apart
 from tilescope_kernels import layer_norm_linear, rms_norm_gelu_linear
 
 BOTH = ("layer_norm_linear", "rms_norm_gelu_linear")
@@ -70,12 +68,9 @@ def check_special_values():
 
 
 def check_empty():
-    w = draw(7, 16)
+    w = draw(7, 16, grad=True)
     for rows in ((0,), (2, 0)):
-        x = torch.empty(*rows, 16)
-        assert layer_norm_linear(x, None, None, w).shape == rms_norm_gelu_linear(x, None, w).shape == (*rows, 7)
+        x = torch.empty(*rows, 16, requires_grad=True)
+        for y in (layer_norm_linear(x, None, None, w), rms_norm_gelu_linear(x, None, w)):
+            assert [each.shape for each in (y, *torch.autograd.grad(y.sum(), (x, w)))] == [(*rows, 7), x.shape, w.shape]
     assert layer_norm_linear(draw(3, 16), None, None, w[:0]).shape == (3, 0)
-
-
-if __name__ == "__main__":
-    main(globals())

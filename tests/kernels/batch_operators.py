@@ -3,13 +3,23 @@
 import warnings
 from unittest import mock
 
-# First: it switches the interpreter on.
-from interpreted import (  # isort: skip
-    INF, NAN, SPECS, against_reference, close, compare, draw, few_multiprocessors, grads, main, poisoned, targets, told_apart, unusual,
-)  # fmt: skip
-
 import torch
 import torch.nn.functional as F
+from interpreted import (
+    INF,
+    NAN,
+    SPECS,
+    against_reference,
+    close,
+    compare,
+    draw,
+    few_multiprocessors,
+    grads,
+    poisoned,
+    targets,
+    told_apart,
+    unusual,
+)
 from tilescope_kernels import (
     add_rms_norm,
     conv2d,
@@ -37,33 +47,36 @@ from tilescope_kernels import (
 from tilescope_kernels import scaled_dot_product_attention as sdpa
 from tilescope_kernels.elementwise import rope as rotations
 
-#: One small workload of each kernel, ragged where it can be.
+ROWS = ("9x333-fp32", "1x1024-fp32", "7x781-fp32", "40x8-fp32", "37x33-fp32")
+#: Small workloads of each kernel, the first of which is ragged where it can be, and has every config.
 SMALL = {
-    "gelu": "4099-fp32",
-    "dropout": "4099-fp32",
-    "swiglu": "9x333-fp32",
-    "geglu": "9x333-fp32",
-    "rope": "2x7x3x5x20-fp32",
-    "row_sum": "9x333-fp32",
-    "online_max": "9x333-fp32",
-    "histogram": "4099x100x50-int32",
-    "rms_norm": "9x333-fp32",
-    "group_norm": "2x3x4x37-fp32",
-    "cross_entropy": "9x333-fp32",
-    "linear_cross_entropy": "37x13x37-fp32",
+    **dict.fromkeys(("vector_add", "add_relu_mul"), ("5000-fp32", "1-fp32", "17-fp32", "2048-fp32")),
+    **dict.fromkeys(("gelu", "dropout"), ("4099-fp32",)),
+    **dict.fromkeys(("swiglu", "geglu", "row_sum", "online_max"), ROWS[:1]),
+    "rope": ("2x7x3x5x20-fp32",),
+    "softmax": ("9x333-fp32", "5x1-fp32", "7x781-fp32", "3x1024-fp32", "37x5-fp32", "2x4096-fp32"),
+    "histogram": ("4099x100x50-int32",),
+    **dict.fromkeys(("layer_norm", "add_rms_norm"), ROWS),
+    # Reread beside the sums (over 8192 columns), and in parts (over 16384).
+    "rms_norm": (*ROWS, "3x9000-fp32", "5x16400-fp32"),
+    "group_norm": ("2x3x4x37-fp32",),
+    "cross_entropy": ("9x333-fp32", "1x1-fp32", "3x9000-fp32", "5x10-fp32"),
+    "linear_cross_entropy": ("37x13x37-fp32",),
 }
 
 
 def check_small_workloads_and_that_every_element_is_written():
-    with poisoned():
-        for name, workload in SMALL.items():
-            against_reference(name, workload)
-        against_reference("histogram", SMALL["histogram"], impl="naive")
-        against_reference("cross_entropy", SMALL["cross_entropy"], impl="two_passes")
+    with poisoned(), few_multiprocessors():
+        for name, workloads in SMALL.items():
+            for workload in workloads:
+                against_reference(name, workload)
+        against_reference("histogram", *SMALL["histogram"], impl="naive")
+        for workload in SMALL["cross_entropy"]:
+            against_reference("cross_entropy", workload, impl="two_passes")
 
 
 def check_every_config():
-    for name, workload in SMALL.items():
+    for name, (workload, *_) in SMALL.items():
         for config in told_apart(SPECS[name].implementations["triton"].configs):
             against_reference(name, workload, config=config)
 
@@ -188,13 +201,6 @@ def check_histogram_counts_what_is_in_range():
     assert not histogram(x[:0], 40).any()
 
 
-def check_rms_norm_rows():
-    # Reread beside the sums (over 8192 columns), and in parts (over 16384).
-    with few_multiprocessors():
-        for shape in ("1x1024", "40x8", "37x33", "3x9000", "5x16400"):
-            against_reference("rms_norm", f"{shape}-fp32")
-
-
 def check_norms_take_fp32_weights_beside_16_bits():
     """As under autocast, where parameters are fp32: gradients have the dtype of what they belong to."""
     x, residual, weight, bias = draw(6, 40).half(), draw(6, 40, seed=1), draw(40, seed=2), draw(40, seed=3)
@@ -248,7 +254,3 @@ def check_functions_compile_whole():
         close(one, other)
     for one, other in zip(grads(compiled()[0], leaves), grads(everything()[0], leaves), strict=True):
         close(one, other)
-
-
-if __name__ == "__main__":
-    main(globals())

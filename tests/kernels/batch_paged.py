@@ -2,11 +2,9 @@
 
 from unittest import mock
 
-# First: it switches the interpreter on.
-from interpreted import INF, NAN, SPECS, against_reference, close, draw, main, poisoned, told_apart  # isort: skip
-
 import torch
 import torch.nn.functional as F
+from interpreted import INF, NAN, SPECS, against_reference, close, draw, poisoned, told_apart
 from tilescope_kernels import paged_attention
 from tilescope_kernels.attention import paged as MODULE
 
@@ -117,7 +115,3 @@ def check_empty():
 def check_spec():
     for extents in ("3x2x2x1x70x16x16", "2x1x3x2x100x24x64", "0x2x2x1x40x16x16"):
         against_reference("paged_attention", f"{extents}-fp32")
-
-
-if __name__ == "__main__":
-    main(globals())

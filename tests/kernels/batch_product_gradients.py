@@ -1,11 +1,8 @@
 """Gradients of products: of matmul, LoRA, convolution and linear layers behind norms."""
 
-# First: it switches the interpreter on.
-from interpreted import against_reference, close, compare, draw, main, poisoned  # isort: skip
-
-
 import torch
 import torch.nn.functional as F
+from interpreted import close, compare, draw, poisoned
 from tilescope_kernels import conv2d, layer_norm_linear, lora_linear, matmul, rms_norm_gelu_linear
 
 
@@ -16,8 +13,6 @@ def agree(ours, plain, shapes, tolerance=1e-5, *, wanted=None, dtype=torch.float
 
 
 def check_matmul():
-    for extents in ("1x1x1", "17x33x70"):
-        against_reference("matmul", f"{extents}-fp32")
     for shapes in (((20, 30), (30, 10)), ((1, 7), (7, 1)), ((5, 1), (1, 9))):
         agree(matmul, torch.matmul, shapes)
         agree(matmul, torch.matmul, shapes, wanted=[1])
@@ -52,9 +47,6 @@ def check_lora_linear():
     def ours(x, weight, lora_a, lora_b):
         return lora_linear(x, weight, lora_a, lora_b, 0.5)
 
-    with poisoned():
-        for extents in ("1x1x1x1", "37x70x101x24", "40x24x16x100"):
-            against_reference("lora_linear", f"{extents}-fp32")
     shapes = ((2, 5, 33), (17, 33), (3, 33), (17, 3))
     for wanted in (None, [0], [1], [2], [3], [2, 3]):
         agree(ours, _lora, shapes, wanted=wanted)
@@ -108,10 +100,6 @@ def _activated(x, gain, weight, bias):
 
 
 def check_norms_and_linear_layers():
-    with poisoned():
-        for name in ("layer_norm_linear", "rms_norm_gelu_linear"):
-            for extents in ("1x1x8", "70x33x90", "5x130x64"):
-                against_reference(name, f"{extents}-fp32")
     for x, n in (((4, 5, 20), 9), ((70, 20), 9)):  # the norm ahead of the product, and behind it
         k = x[-1]
         for ours, plain, shapes in (
@@ -130,11 +118,3 @@ def check_norms_and_linear_layers():
                     agree(ours, plain, [None if j == i else shape for j, shape in enumerate(shapes)])
     # Rows so long that norm and GELU go back one after the other.
     agree(rms_norm_gelu_linear, _activated, ((3, 20000), (20000,), (2, 20000), None), wanted=[0, 1, 2])
-    x = torch.empty(0, 20, requires_grad=True)
-    w = draw(9, 20, grad=True)
-    for out in (layer_norm_linear(x, None, None, w), rms_norm_gelu_linear(x, None, w)):
-        assert [tuple(g.shape) for g in torch.autograd.grad(out.sum(), (x, w))] == [(0, 20), (9, 20)]
-
-
-if __name__ == "__main__":
-    main(globals())

@@ -4,12 +4,10 @@ import contextlib
 import functools
 import warnings
 
-# First: it switches the interpreter on.
-from interpreted import SPECS, close, draw, grads, main, targets  # isort: skip
-
 import tilescope_kernels as kernels
 import torch
 import torch.nn.functional as F
+from interpreted import SPECS, close, draw, grads, targets
 from operator_calls import operator_calls
 from opinfo_samples import compare_with_opinfo
 from torch._subclasses import FakeTensorMode
@@ -235,7 +233,3 @@ def check_operators_are_described_as_they_behave():
             torch.library.opcheck(getattr(torch.ops.tilescope, name).default, arguments)
         except Exception as error:
             raise AssertionError(f"{name}: {error}") from None
-
-
-if __name__ == "__main__":
-    main(globals())

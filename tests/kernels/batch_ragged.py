@@ -1,12 +1,10 @@
 """Attention of packed sequences, in Triton's interpreter."""
 
-# First: it switches the interpreter on.
-from interpreted import INF, NAN, SPECS, against_reference, close, compare, draw, main, poisoned, told_apart  # isort: skip
-
 from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
+from interpreted import INF, NAN, SPECS, against_reference, close, compare, draw, poisoned, told_apart
 from tilescope_kernels import ragged_attention
 
 
@@ -102,18 +100,6 @@ def check_strides_and_scale():
     close(ragged_attention(q, q, v, alternate, alternate, 41, 41, scale=0.0)[0], v[:20].mean(0))
 
 
-def check_rows_far_apart():
-    """Beyond int32 within a tile. Of some gigabytes of address space only the pages of these elements are touched."""
-    apart = 2**31 // 30
-    memory = torch.empty(49 * apart + 3 * 16, dtype=torch.float16)
-    ours = [memory.as_strided((50, 1, 16), (apart, 1, 1), 16 * i) for i in range(3)]
-    for seed, tensor in enumerate(ours):
-        tensor.copy_(draw(50, 1, 16, seed=seed))
-        tensor.requires_grad_()
-    for causal in (False, True):
-        both_passes(ours, [8, 42], [8, 42], 1e-3, is_causal=causal)
-
-
 def check_special_values_stay_in_their_sequence():
     # Sequences shorter than a block, one of them full of NaN and infinities: its neighbours know nothing of it, either way.
     lengths = (30, 20, 50)
@@ -148,7 +134,3 @@ def check_spec():
         for extents in ("3x2x2x40x16", "2x1x1x100x64"):
             against_reference("ragged_attention", f"{extents}-fp32")
     against_reference("ragged_attention", "0x2x2x40x16-fp32")
-
-
-if __name__ == "__main__":
-    main(globals())

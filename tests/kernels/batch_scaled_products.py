@@ -1,10 +1,11 @@
 """Products of low-precision operands, interpreted by tilescope."""
 
+import functools
 from unittest import mock
 
 import torch
-from checks import SPECS, against_reference, draw, main, poisoned, relative_error, told_apart
-from metered import moves_its_floor, run, writes_every_element
+from checks import SPECS, against_reference, draw, poisoned, relative_error, told_apart
+from metered import moves_its_floor, run
 from tilescope.execution import launches
 from tilescope_kernels import fp8_matmul, int8_matmul, lora_linear, quantize, w8a16_matmul
 from tilescope_kernels.matrix_products import aligned_rows, bytes_product, lora, scaled_matmul, split_k
@@ -12,6 +13,8 @@ from tilescope_kernels.matrix_products import fp8_matmul as fp8
 from tilescope_kernels.matrix_products import w8a16_matmul as w8a16
 from tilescope_kernels.matrix_products.w8a16_matmul import SMALL
 
+#: What the checks run in.
+AROUND = functools.partial(launches.catch, run)
 INT8, FP8 = torch.int8, torch.float8_e4m3fn
 INT8_PRODUCTS = ("int8_matmul", "int8_matmul_rows")
 FP8_PRODUCTS = ("fp8_matmul", "fp8_matmul_rows", "fp8_matmul_blocks")
@@ -25,22 +28,39 @@ def small(configs, **wanted):
     return fitting[:: max(1, len(fitting) // 4)]
 
 
-def check_int8_matmul():
-    for name in INT8_PRODUCTS:
-        for workload in ("1x1x1-int8", "64x64x64-int8", "65x33x170-int8"):
-            against_reference(name, workload)
-        moves_its_floor(name, "65x33x170-int8")
-        with two_programs:
+def check_products_against_the_reference():
+    sizes = {
+        **dict.fromkeys(INT8_PRODUCTS, ("1x1x1-int8", "64x64x64-int8", "65x33x170-int8")),
+        **dict.fromkeys(FP8_PRODUCTS, ("1x1x1-fp8", "64x64x64-fp8", "65x33x170-fp8", "130x150x300-fp8")),
+        "w8a16_matmul": ("1x1x1-fp32", "37x70x101-fp32", "40x70x112-bf16", "37x130x101-fp16", "5x70x304-bf16"),
+        "lora_linear": (
+            "1x1x1x1-fp32", "37x70x101x24-fp32", "40x70x112x16-bf16", "65x130x70x5-fp16", "70x70x96x100-bf16",
+            "33x9x517x100-fp16",
+        ),
+    }  # fmt: skip
+    with poisoned():
+        for name, workloads in sizes.items():
+            for workload in workloads:
+                against_reference(name, workload)
+
+
+def check_products_move_their_floor():
+    sizes = {
+        **dict.fromkeys(INT8_PRODUCTS, ("65x33x170-int8",)),
+        **dict.fromkeys(FP8_PRODUCTS, ("130x256x256-fp8", "65x33x170-fp8")),
+        "w8a16_matmul": ("70x64x64-bf16", "37x70x101-fp32"),
+    }
+    for name, workloads in sizes.items():
+        for workload in workloads:
+            moves_its_floor(name, workload)
+
+
+def check_products_of_bytes_through_descriptors():
+    with two_programs:
+        for name in (*INT8_PRODUCTS, *FP8_PRODUCTS[:2]):
             for halves in (0, 1):
                 for config in small(SPECS[name].implementations["triton"].configs, TMA=1, HALVES=halves)[:3]:
-                    against_reference(name, "200x264x272-int8", config)
-
-
-def check_w8a16_matmul():
-    for workload in ("1x1x1-fp32", "37x70x101-fp32", "40x70x112-bf16", "37x130x101-fp16", "5x70x304-bf16"):
-        against_reference("w8a16_matmul", workload)
-    for workload in ("70x64x64-bf16", "37x70x101-fp32"):
-        moves_its_floor("w8a16_matmul", workload)
+                    against_reference(name, f"200x264x272-{name.partition('_')[0]}", config)
 
 
 def check_w8a16_matmul_split_along_k():
@@ -61,18 +81,6 @@ def check_w8a16_matmul_of_rows_far_apart():
         assert relative_error(y, x.double() @ (codes * scale).double().T) < 1e-3
 
 
-def check_lora_linear():
-    for workload in (
-        "1x1x1x1-fp32",
-        "37x70x101x24-fp32",
-        "40x70x112x16-bf16",
-        "65x130x70x5-fp16",
-        "70x70x96x100-bf16",
-        "33x9x517x100-fp16",
-    ):
-        against_reference("lora_linear", workload)
-
-
 def check_lora_linear_with_the_update_beside_the_product():
     inline = [c for c in SPECS["lora_linear"].implementations["triton"].configs if c["INLINE"]]
     for config in [c for c in inline if not c["TMA"]]:
@@ -90,20 +98,6 @@ def check_lora_linear_through_descriptors():
             against_reference("lora_linear", "200x264x208x24-bf16", config)
 
 
-def check_fp8_matmul_against_the_reference():
-    for name in FP8_PRODUCTS:
-        for workload in ("1x1x1-fp8", "64x64x64-fp8", "65x33x170-fp8", "130x150x300-fp8"):
-            against_reference(name, workload)
-
-
-def check_fp8_matmul_through_descriptors():
-    with two_programs:
-        for name in ("fp8_matmul", "fp8_matmul_rows"):
-            for halves in (0, 1):
-                for config in small(SPECS[name].implementations["triton"].configs, TMA=1, HALVES=halves)[:2]:
-                    against_reference(name, "200x264x272-fp8", config)
-
-
 def check_products_of_bytes_of_few_tiles():
     tiles = {"BLOCK_M": 32, "BLOCK_N": 64, "BLOCK_K": 128, "GROUP_M": 2, "SCRATCH": 0, "num_warps": 4, "num_stages": 2}
     with mock.patch.object(split_k, "multiprocessors", lambda tensor: 4):
@@ -119,12 +113,6 @@ def check_every_tile_of_fp8_blocks():
     with mock.patch.object(fp8, "multiprocessors", lambda tensor: 1):
         for config in told_apart(SPECS["fp8_matmul_blocks"].implementations["triton"].configs):
             against_reference("fp8_matmul_blocks", "140x328x272-fp8", config)
-
-
-def check_fp8_matmul_moves_its_floor():
-    for name in FP8_PRODUCTS:
-        for workload in ("130x256x256-fp8", "65x33x170-fp8"):
-            moves_its_floor(name, workload)
 
 
 def check_fp8_matmul_takes_what_quantize_gives():
@@ -162,10 +150,6 @@ def check_unaligned_rows():
     assert torch.equal(int8_matmul(one, other.T), (one.double() @ other.double().T).int())
 
 
-def check_writes_every_element_of_a_product():
-    writes_every_element(*FP8_PRODUCTS, *INT8_PRODUCTS, "w8a16_matmul", "lora_linear")
-
-
 def check_nothing_is_launched_for_products_of_nothing():
     with launches.catch() as seen:
         codes, scale = torch.empty(7, 5, dtype=INT8), torch.ones(7, 1)
@@ -184,8 +168,3 @@ def check_nothing_is_launched_for_products_of_nothing():
             c = int8_matmul(a, b)
             assert torch.equal(c, torch.zeros(m, n, dtype=torch.int32))
     assert not seen
-
-
-if __name__ == "__main__":
-    with launches.catch(run):
-        main(globals())

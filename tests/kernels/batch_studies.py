@@ -2,10 +2,8 @@
 
 import sys
 
-# First: it switches the interpreter on.
-from interpreted import SPECS, against_reference, close, draw, main, poisoned  # isort: skip
-
 import torch
+from interpreted import SPECS, against_reference, close, draw, poisoned
 from tilescope_kernels.studies import block_reduction, compile_modes, strided_copy, tma_copy
 
 
@@ -61,7 +59,3 @@ def check_empty():
             total = block_reduction.SPEC.implementations[variant].call(torch.empty(shape))
             assert total.shape == shape[:1] and not total.any()
     assert strided_copy.strided_copy(torch.empty(0), 3).shape == strided_copy.unit_copy(torch.empty(0), 3).shape == (0,)
-
-
-if __name__ == "__main__":
-    main(globals())

@@ -25,10 +25,11 @@ def example(device):
     return Model(device), torch.empty(8, 256, device=device, requires_grad=True)
 
 
-with assumed("sm_90"):
-    counts = [kernels.warm(*example("meta"), gradients=gradients) for gradients in (False, True, True)]
-    with launches.catch() as caught:
-        model, x = example("cuda")
-        made = model(x)
-        made.backward(torch.empty_like(made))
-print(json.dumps({"compiled": counts, "launched": [launch.name for launch in caught]}))
+def main():
+    with assumed("sm_90"):
+        counts = [kernels.warm(*example("meta"), gradients=gradients) for gradients in (False, True, True)]
+        with launches.catch() as caught:
+            model, x = example("cuda")
+            made = model(x)
+            made.backward(torch.empty_like(made))
+    print(json.dumps({"compiled": counts, "launched": [launch.name for launch in caught]}))

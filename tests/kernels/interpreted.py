@@ -1,23 +1,20 @@
-"""Switches Triton's interpreter on, which patches ``triton.language``: the first import of a script of checks.
+"""What scripts share that run in Triton's interpreter, which ``conftest`` switches on for those that import from here.
 
 It computes bf16 wrongly, so that checks in it are of fp32 and fp16, against fp64 references.
 """
 
 import contextlib
-import os
 import sys
 from unittest import mock
 
-os.environ["TRITON_INTERPRET"] = "1"
-
 import faster_interpreter
 import torch
-from checks import INF, NAN, SPECS, against_reference, close, compare, draw, main, poisoned, told_apart
+from checks import INF, NAN, SPECS, against_reference, close, compare, draw, poisoned, told_apart
 
 faster_interpreter.install()
 
 __all__ = [
-    "INF", "NAN", "SPECS", "against_reference", "close", "compare", "draw", "few_multiprocessors", "grads", "main", "poisoned",
+    "INF", "NAN", "SPECS", "against_reference", "close", "compare", "draw", "few_multiprocessors", "grads", "poisoned",
     "targets", "told_apart", "unusual",
 ]  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Launches in tilescope's interpreter, which knows e4m3 and bf16 and refuses accesses outside, and what they move."""
 
-from checks import SPECS, against_reference, poisoned
+from checks import SPECS
 from tilescope.execution import launches
 from tilescope.interpreter import interpret
 from tilescope.interpreter.meter import Meter
@@ -26,11 +26,3 @@ def moves_its_floor(name, workload, **options):
     """Each byte of the cost model is touched, and no other."""
     floor, found = SPECS[name].cost(SPECS[name].workload(workload), FORWARD), moved(name, workload, **options)
     assert found == (floor.bytes_read, floor.bytes_written), f"{name} {workload}: {found}, {floor}"
-
-
-def writes_every_element(*names):
-    """Also of memory that is new to it."""
-    for name in names:
-        shape = {2: "131x259", 3: "33x35x41", 4: "33x35x41x5"}[len(SPECS[name].dims)]
-        with poisoned():
-            against_reference(name, f"{shape}-{next(iter(SPECS[name].tolerance))}")

@@ -1,19 +1,23 @@
-"""Run as a program: runs scripts of checks, each with its names in a process that is forked for it (``tests.forking``)."""
+"""Run as a program: runs scripts, each in a process that is forked for it (``tests.forking``): its ``main``, or the checks named."""
 
-import runpy
+import contextlib
+import importlib
 import sys
-from pathlib import Path
 
-import checks  # noqa: F401 - what takes longest, and all scripts need
+import checks
 
 from tests.forking import serve
 
 
 def work(job):
     script, *names = job
-    path = str(Path(__file__).with_name(script))
-    sys.argv = [path, *names]
-    runpy.run_path(path, run_name="__main__")
+    sys.argv = [script, *names]
+    module = importlib.import_module(script.removesuffix(".py"))
+    with getattr(module, "AROUND", contextlib.nullcontext)():
+        if hasattr(module, "main"):
+            module.main()
+        else:
+            checks.main(vars(module))
 
 
 if __name__ == "__main__":
