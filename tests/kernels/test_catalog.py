@@ -15,27 +15,18 @@ import triton
 from tilescope_kernels import catalog
 
 PACKAGE = Path(kernels.__file__).parent
-NEW = '''"""Twice a vector."""
+NEW = """
+from dataclasses import replace
 
-from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.elementwise.vector_add import SPEC as ADD
 
 
 def twice(x):
     return x + x
 
 
-def inputs(workload, device):
-    import torch
-
-    return {"x": torch.ones(workload.dims["n"], device=device)}
-
-
-def cost(workload, direction):
-    return Cost(workload.elements, workload.elements * workload.itemsize, workload.elements * workload.itemsize)
-
-
-SPEC = KernelSpec("twice", "x + x", ("n",), {"eager": Implementation(twice)}, twice, inputs, (Workload({"n": 8}, "fp32"),), cost, {"fp32": 0})
-'''
+SPEC = replace(ADD, name="twice")
+"""
 
 
 def python(code, root=PACKAGE.parent):

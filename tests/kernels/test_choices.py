@@ -6,7 +6,6 @@ import torch
 from tilescope.execution import launches, offline
 from tilescope_kernels.attention import attention_configs, hopper_backward, hopper_few, hopper_gradients
 from tilescope_kernels.attention import hopper as hopper_kernel
-from tilescope_kernels.attention.attention_configs import decode_serves
 from tilescope_kernels.attention.decode import _span
 from tilescope_kernels.attention.paged import _spans
 
@@ -91,13 +90,6 @@ def test_decode_spans_fill_the_multiprocessors(units, keys):
     # Either keys run out, or the last wave of programs leaves at most two fifths of the multiprocessors' time unused.
     waves = -(-units * splits // 264)
     assert span <= 128 or splits >= 63 or units * splits / (waves * 264) >= 0.6
-
-
-def test_decode_serves_few_queries_without_mask_or_gradient():
-    assert decode_serves(1, 8192, causal=False, save=False)
-    assert not decode_serves(1, 8192, causal=True, save=False)
-    assert not decode_serves(1, 8192, causal=False, save=True)
-    assert not decode_serves(17, 8192, causal=False, save=False)
 
 
 def test_paged_long_sequences_have_spans_to_spare():

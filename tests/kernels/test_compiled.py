@@ -46,18 +46,26 @@ def test_matmul_uses_tensor_cores(launches, name):
     assert mine and all(row["tensor"] for row in mine if "matmul" in row["function"])
 
 
-def _functions(launches, name, workload="large", target=90):
-    mine = (row for row in launches if row["kernel"] == name and row["target"] == target)
-    return {row["function"] for row in mine if row["workload"] == workload}
+def _functions(launches, name):
+    """What a large workload launches on Hopper."""
+    mine = (row for row in launches if row["kernel"] == name and row["target"] == 90)
+    return {row["function"] for row in mine if row["workload"] == "large"}
+
+
+ATTENTION = {"attention_hopper_kernel", "attention_backward_hopper_kernel", "attention_backward_sums_kernel"}
+HOPPERS = {
+    "attention": ATTENTION, "causal_attention": ATTENTION, "matmul": {"matmul_hopper_kernel"},
+    "fp8_matmul_blocks": {"fp8_matmul_blocks_hopper_kernel"}, "w8a16_matmul": {"w8a16_matmul_hopper_kernel"},
+}  # fmt: skip
 
 
 @GLUON
-@of("attention", "causal_attention")
-def test_hoppers_attention_is_hoppers(launches, name):
-    backward = {"attention_backward_hopper_kernel", "attention_backward_sums_kernel"}
-    assert {"attention_hopper_kernel", *backward} <= _functions(launches, name)
-    for target in (80, 100, 120):
-        assert "attention_kernel" in _functions(launches, name, "grouped", target)
+@of(*HOPPERS)
+def test_hoppers_kernels_are_launched_on_hopper_alone(launches, name):
+    assert HOPPERS[name] <= _functions(launches, name)
+    others = [row for row in launches if row["kernel"] == name and row["target"] != 90]
+    assert {row["target"] for row in others} == TARGETS[name] - {90}
+    assert not any("hopper" in row["function"] for row in others)
 
 
 @of("softmax", "layer_norm", "add_rms_norm", "rms_norm", "gelu", "swiglu", "geglu")
@@ -71,29 +79,3 @@ def test_a_gradient_that_came_with_the_loss_is_only_scaled(launches, name):
     # The first of the loss alone, the others of it with its gradient.
     expected = {"cross_entropy_kernel", "reduce_losses_kernel", "cross_entropy_resident_kernel", "scale_rows_kernel"}
     assert _functions(launches, name) == expected
-
-
-@GLUON
-@of("matmul")
-def test_hoppers_large_products_are_hoppers(launches, name):
-    assert "matmul_hopper_kernel" in _functions(launches, name)
-    others = [row for row in launches if row["kernel"] == name and row["target"] != 90]
-    assert {row["target"] for row in others} == {80, 100, 120}
-    assert not any("hopper" in row["function"] for row in others)
-
-
-@GLUON
-@of("fp8_matmul_blocks")
-def test_hoppers_fp8_blocks_are_hoppers(launches, name):
-    assert _functions(launches, name) == {"fp8_matmul_blocks_hopper_kernel"}
-    for target in (100, 120):
-        assert _functions(launches, name, "small", target) == {"fp8_matmul_blocks_kernel"}
-
-
-@GLUON
-@of("w8a16_matmul")
-def test_hoppers_large_w8a16_is_hoppers(launches, name):
-    assert _functions(launches, name) == {"w8a16_matmul_hopper_kernel"}
-    others = [row for row in launches if row["kernel"] == name and row["target"] != 90]
-    assert {row["target"] for row in others} == {80, 100, 120}
-    assert not any("hopper" in row["function"] for row in others)

@@ -17,11 +17,8 @@ MATRIX, ROW = torch.ones(4, 8), torch.ones(8)
 
 
 @pytest.mark.parametrize(("call", "message"), [
-    (lambda: kernels.vector_add(ROW, ROW), "x is on cpu: Triton needs a CUDA device"),
-    (lambda: kernels.LayerNorm(8)(MATRIX), "x is on cpu"),
     (lambda: kernels.histogram(CLASSES, 8), "x is torch.int64: give torch.int32"),
     (lambda: kernels.softmax(MATRIX.double()), r"x is torch.float64: give torch.float32"),
-    (lambda: kernels.softmax(MATRIX.long()), r"x is torch.int64"),
     (lambda: kernels.softmax([1.0]), "x must be a tensor, not list"),
     (lambda: kernels.vector_add(ROW, ROW.half()), r"y is torch.float16 but x is torch.float32"),
     (lambda: kernels.vector_add(ROW, ROW.to("meta")), "y is on meta but x is on cpu"),

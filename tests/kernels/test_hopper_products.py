@@ -48,34 +48,25 @@ def compiled(write):
     return offline.compile_launch(seen[0])
 
 
-def test_split_plan_cuts_the_last_wave_of_odd_rows():
-    for extents in ((4097, 4099, 4101), (4096, 4099, 4096), (4096, 4096, 4101)):
-        plan = split_k.plan(*operands(*extents))
-        assert (plan["BLOCK_M"], plan["BLOCK_N"], plan["SPLITS"], plan["SCRATCH"]) == (128, 256, 4, 1)
-
-
-def test_split_plan_leaves_others_what_they_serve_better():
-    def planned(*extents, **options):
-        return split_k.plan(*operands(*extents, **options))
-
-    assert planned(4096, 4096, 4096) is None
-    assert planned(256, 256, 256) is None and planned(300, 300, 300) is not None  # short, but for its rows of 600 bytes
-    assert planned(1024, 1024, 1024) is not None and planned(1024, 1024, 1024, dtype=torch.float32) is None
-    assert planned(16, 8191, 8193) is None and planned(16, 8192, 8192) is not None  # to copy b takes too long
-    assert planned(8193, 16, 8193) is None  # to copy a, too
-    with offline.targeting("sm_120"):
-        assert planned(1024, 1024, 1024) is None
-
-
 @pytest.mark.parametrize(("extents", "tile", "splits"), [
+    ((4097, 4099, 4101), (128, 256), 4), ((4096, 4099, 4096), (128, 256), 4), ((4096, 4096, 4101), (128, 256), 4),  # odd rows
     ((1, 1024, 4096), (16, 64), 8), ((16, 768, 768), (16, 32), 1), ((16, 1600, 1600), (16, 64), 3), ((1, 10240, 8192), (16, 128), 1),
     ((16, 28672, 4096), (16, 256), 1), ((16, 37888, 3584), (16, 64), 1), ((64, 12288, 4096), (64, 128), 1),
     ((128, 768, 768), (64, 64), 1), ((128, 1600, 6400), (64, 64), 2), ((512, 1600, 1600), (64, 128), 1),
-    ((512, 3584, 4096), (128, 128), 1),
+    ((512, 3584, 4096), (128, 128), 1), ((1024, 1024, 1024), (64, 128), 1), ((16, 8192, 8192), (16, 64), 1),
+    ((300, 300, 300), (64, 64), 1), ((256, 256, 256), None, 0),  # short, and rows of 600 bytes
+    ((4096, 4096, 4096), None, 0), ((16, 8191, 8193), None, 0), ((8193, 16, 8193), None, 0),  # to copy an operand takes too long
 ])  # fmt: skip
 def test_split_plan_wastes_least_of_a_wave(extents, tile, splits):
     chosen = split_k.plan(*operands(*extents))
-    assert ((chosen["BLOCK_M"], chosen["BLOCK_N"]), chosen["SPLITS"]) == (tile, splits)
+    assert (chosen and ((chosen["BLOCK_M"], chosen["BLOCK_N"]), chosen["SPLITS"])) == (tile and (tile, splits))
+    assert not chosen or chosen["SCRATCH"] == (4101 in extents or 4099 in extents)
+
+
+def test_split_plan_serves_16_bits_on_hopper_alone():
+    assert split_k.plan(*operands(1024, 1024, 1024, dtype=torch.float32)) is None
+    with offline.targeting("sm_120"):
+        assert split_k.plan(*operands(1024, 1024, 1024)) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8], ids=str)

@@ -84,14 +84,6 @@ def test_operator_used_twice_adds_gradients():
     assert x.grad is not None and x.grad.item() == 6 + 12
 
 
-def test_operator_second_derivative_is_refused():
-    x = leaf(3.0)
-    (first,) = torch.autograd.grad(square(x, 1.0), x, create_graph=True)
-    assert first.item() == 6
-    with pytest.raises(RuntimeError, match="no autograd formula"):
-        first.backward()
-
-
 @pytest.mark.parametrize("mode", [Dispatch, Function])
 @pytest.mark.parametrize("wants_gradient", [False, True])
 def test_operator_is_seen_by_modes(mode, wants_gradient):
@@ -119,16 +111,11 @@ def test_operator_of_a_negated_view_gets_its_values():
     assert gradient.item() == 8j
 
 
-def test_operator_in_function_transforms():
-    x = torch.arange(4.0).reshape(2, 2)
-    assert torch.equal(torch.func.vmap(lambda row: square(row, 1.0))(x), x * x)
-    weights, held = x.clone().requires_grad_(), leaf(3.0)
+def test_operator_under_vmap_gives_others_their_gradients():
+    weights, held = torch.arange(4.0).reshape(2, 2).requires_grad_(), leaf(3.0)
     batched = torch.func.vmap(lambda row: square(row, 1.0) + square(held, 1.0))(weights)
     batched.sum().backward()
-    assert torch.equal(weights.grad, 2 * x) and held.grad.item() == 4 * 6
-    assert torch.equal(torch.func.grad(lambda row: square(row, 1.0).sum())(x), 2 * x)
-    (every,) = torch.autograd.grad(square(held, 1.0), held, torch.eye(1), is_grads_batched=True)
-    assert every.item() == 6
+    assert torch.equal(weights.grad, 2 * weights) and held.grad.item() == 4 * 6
 
 
 def test_operator_in_inference_mode_gives_an_inference_tensor():
@@ -163,16 +150,12 @@ def test_operator_is_whole_in_a_compiled_graph():
 
     assert torch.compile(both, backend=backend, fullgraph=True)(torch.tensor([3.0])).item() == 38
     assert {"tilescope.test_square.default", "tilescope.test_double_.default"} <= set(targets)
-    x = leaf(3.0)
-    torch.compile(square, backend="aot_eager", fullgraph=True)(x, 2.0).backward()
-    assert x.grad is not None and x.grad.item() == 12
 
 
-def test_operator_passes_opcheck():
-    for name in ("default", "plain"):
-        torch.library.opcheck(getattr(torch.ops.tilescope.test_square, name), (torch.ones(3), 2.0))
-        torch.library.opcheck(getattr(torch.ops.tilescope.test_double_, name), (torch.ones(3), 2))
-    torch.library.opcheck(torch.ops.tilescope.test_square.default, (leaf(3.0), 2.0))
+def test_plain_operator_passes_opcheck():
+    """The others are checked with arguments of every kernel, in batch_programs."""
+    torch.library.opcheck(torch.ops.tilescope.test_square.plain, (torch.ones(3), 2.0))
+    torch.library.opcheck(torch.ops.tilescope.test_double_.plain, (torch.ones(3), 2))
 
 
 #: A call of each kind, with a gradient and without.
