@@ -14,6 +14,17 @@ from tilescope.table.case import Case
 #: The fake collectors, and the kernel.
 KIT = Path(__file__).parent / "fixtures" / "orchestration"
 OWN = f"{KIT / 'own.py'}:SPEC"
+#: A program with a job of its own. Its arguments: the file of the workers' ids, the catalog, and the fates.
+CLIENT = """
+import asyncio, json, sys
+from tilescope.jobs import supervisor
+from tilescope.jobs.job import Job
+from tilescope.table.case import Case
+_, pids, catalog, *fates = sys.argv
+catalog = json.loads(catalog)
+cases = [Case(catalog[0]["kernel"], fate, "forward", "8-fp32") for fate in fates]
+asyncio.run(supervisor.run(Job(cases, ["fakes.quick"], {"pids": pids}, catalog=catalog)))
+"""
 
 
 def cases(*fates):

@@ -204,16 +204,11 @@ def product(
 
 
 def _inputs(workload, device):
-    def draw(*shape):
-        if torch.device(device).type == "meta":
-            return torch.empty(shape, dtype=torch.float16, device=device)
-        return torch.randn(shape, device=device, generator=generator).to(torch.float16)
-
-    generator = None
-    if torch.device(device).type != "meta":
-        generator = torch.Generator(device).manual_seed(workload.seed)
     m, n, k = (workload.dims[name] for name in "mnk")
-    return {"a": draw(m, k), "b": draw(k, n)}
+    if torch.device(device).type == "meta":
+        return {"a": torch.empty(m, k, device=device).half(), "b": torch.empty(k, n, device=device).half()}
+    numbers = torch.Generator(device).manual_seed(workload.seed)
+    return {name: torch.randn(s, device=device, generator=numbers).half() for name, s in (("a", (m, k)), ("b", (k, n)))}
 
 
 def _cost(workload, _direction):
@@ -228,29 +223,22 @@ def _reference(a, b):
     return (a * (torch.arange(a.shape[1], device=a.device) < ends.repeat_interleave(128)[:, None])) @ b
 
 
-def _spec(name, size, fault, twin, call=product):
-    """A kernel whose implementations are ``fault`` and ``twin``, with these settings of ``call``."""
+def _kernel(name, size, reference=torch.matmul, **implementations):
     return KernelSpec(
-        name=name, summary=name, dims=("m", "n", "k"),
-        implementations={
-            key: Implementation(lambda a, b, settings=settings: call(a, b, **settings))
-            for key, settings in (("fault", fault), ("twin", twin))
-        },
-        reference=_reference if fault.get("triangle") else lambda a, b: a @ b, inputs=_inputs, cost=_cost,
-        tolerance={"fp16": 2e-3}, workloads=(Workload(dict(zip("mnk", size, strict=True)), "fp16", label="one"),),
+        name=name, summary=name, dims=("m", "n", "k"), reference=reference, inputs=_inputs, cost=_cost, tolerance={"fp16": 2e-3},
+        implementations={key: Implementation(call) for key, call in implementations.items()},
+        workloads=(Workload(dict(zip("mnk", size, strict=True)), "fp16", label="one"),),
     )  # fmt: skip
 
 
-ODD = KernelSpec(
-    name="odd", summary="odd", dims=("m", "n", "k"), implementations={"triton": Implementation(odd)},
-    reference=lambda a, b: b, inputs=_inputs, cost=_cost, tolerance={"fp16": 2e-3},
-    workloads=(Workload({"m": 16, "n": 16, "k": 16}, "fp16", label="one"),),
-)  # fmt: skip
-DESCRIBED = KernelSpec(
-    name="described", summary="described", dims=("m", "n", "k"), implementations={"triton": Implementation(described)},
-    reference=lambda a, b: a @ b, inputs=_inputs, cost=_cost, tolerance={"fp16": 2e-3},
-    workloads=(Workload({"m": 2048, "n": 2048, "k": 2048}, "fp16", label="one"),),
-)  # fmt: skip
+def _spec(name, size, fault, twin, call=product):
+    """A kernel whose implementations are ``fault`` and ``twin``, with these settings of ``call``."""
+    reference = _reference if fault.get("triangle") else torch.matmul
+    return _kernel(name, size, reference, fault=lambda a, b: call(a, b, **fault), twin=lambda a, b: call(a, b, **twin))
+
+
+ODD = _kernel("odd", (16, 16, 16), lambda a, b: b, triton=odd)
+DESCRIBED = _kernel("described", (2048, 2048, 2048), triton=described)
 ONE_STAGE = _spec("one_stage", (2048, 2048, 2048), {"num_stages": 1}, {})
 EPILOGUE = _spec("epilogue", (2048, 2048, 2048), {"across": True, "BM": 256}, {"BM": 256})
 BARRIERS = _spec("barriers", (2048, 2048, 2048), {"barriers": 8}, {})

@@ -1,6 +1,7 @@
 """A run in a notebook: its summary, its views, and its job's progress."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import tilescope
@@ -103,22 +104,10 @@ def test_terminal_progress_is_one_line(monkeypatch, capsys):
 
 
 def test_notebook_progress_is_one_escaped_output(monkeypatch):
-    import sys
-    import types
-
     shown: list[str] = []
-
-    class Handle:
-        def update(self, value):
-            shown.append(value)
-
-    shell = types.SimpleNamespace(kernel=object())
-    ipython, display = types.ModuleType("IPython"), types.ModuleType("IPython.display")
-    ipython.get_ipython = lambda: shell
-    display.HTML = str
-    display.display = lambda value, display_id: Handle()
-    monkeypatch.setitem(sys.modules, "IPython", ipython)
-    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    output = SimpleNamespace(update=lambda html: shown.append(html.data))
+    monkeypatch.setattr("IPython.get_ipython", lambda: SimpleNamespace(kernel=None))
+    monkeypatch.setattr("IPython.display.display", lambda html, display_id: output)
     progress = live_progress.progress()
     for event in EVENTS:
         progress(event)

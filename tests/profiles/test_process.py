@@ -25,14 +25,14 @@ def say(data):
 """
 
 
-def lived(script, **job):
+def lived(script, patience=120):
     """Events and log of a process that runs ``script``, the process, and the seconds it took."""
 
     async def live():
         events = []
         began = time.monotonic()
-        async with WorkerProcess(job, lambda argv, folder: [sys.executable, "-c", HEAD + script, *argv]) as worker:
-            async for event in worker.events(120):
+        async with WorkerProcess({}, lambda argv, folder: [sys.executable, "-c", HEAD + script, *argv]) as worker:
+            async for event in worker.events(patience):
                 events.append(event)
             log = worker.log()
         return events, log, worker, time.monotonic() - began
@@ -87,19 +87,13 @@ def test_endless_line_is_not_kept():
 
 def test_repeated_event_is_no_progress(monkeypatch):
     monkeypatch.setattr(process, "STARTUP", 5.0)
-
-    async def live():
-        script = """
+    script = """
 while True:
     say(b'{"event": "case", "case": "a", "doing": "running"}\\n')
     time.sleep(0.01)
 """
-        async with WorkerProcess({}, lambda argv, folder: [sys.executable, "-c", HEAD + script, *argv]) as worker:
-            async for _ in worker.events(1):
-                pass
-            return worker.silent
-
-    assert asyncio.run(live())
+    _, _, worker, _ = lived(script, patience=1)
+    assert worker.silent
 
 
 def test_daemon_with_the_output_is_killed(tmp_path):

@@ -10,35 +10,6 @@ from tilescope import cli
 
 from .fake_jobs import KIT
 
-OWN = """
-import torch
-import triton
-import triton.language as tl
-from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
-
-
-@triton.jit
-def scale_kernel(x, y, n, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(y + at, tl.load(x + at, mask=at < n) * 2, mask=at < n)
-
-
-def scale(x):
-    y = torch.empty_like(x)
-    scale_kernel[(triton.cdiv(x.numel(), 1024),)](x, y, x.numel(), BLOCK=1024, num_warps=4)
-    return y
-
-
-SPEC = KernelSpec(
-    name="scale", summary="doubles", dims=("N",), passes=("forward",),
-    implementations={"triton": Implementation(scale, "a launch")},
-    reference=lambda x: x * 2, inputs=lambda workload, device: {"x": torch.randn(workload.dims["N"], device=device)},
-    workloads=(Workload({"N": 100_000}, "fp32"),),
-    cost=lambda workload, direction: Cost(workload.elements, 4 * workload.elements, 4 * workload.elements),
-    tolerance={"fp32": 1e-6},
-)
-"""
-
 
 def git(folder, *arguments):
     who = ["-c", "user.name=someone", "-c", "user.email=someone@example.org"]
@@ -115,8 +86,9 @@ def test_out_of_a_repository_only_runs_are_compared(kit, tmp_path, monkeypatch, 
 
 
 def test_the_compiled_part_needs_no_gpu(repository, torch_and_catalog, capfd):
-    commit(repository, {"own.py": OWN})
-    commit(repository, {"own.py": OWN.replace("BLOCK=1024, num", "BLOCK=16384, num")})
+    own = (KIT / "tunable.py").read_text()
+    commit(repository, {"own.py": own.replace('"BLOCK": 128', '"BLOCK": 1024')})
+    commit(repository, {"own.py": own.replace('"BLOCK": 128', '"BLOCK": 16384')})
     assert cli.main(["gate", "main~1", "main", "--kernel", "own.py:SPEC", "--collect", "compiler", "--json"]) == 1
     document = json.loads(capfd.readouterr().out)
     failed = {

@@ -59,6 +59,9 @@ def test_algorithm_point() -> None:
     assert point["memory_roof"] == 1e12
     assert point["origin"] == "measured+datasheet"
     assert pd.isna(point["launch"])
+    table = schema.frame([*cost(MATMUL, 1e12, 1e9, 0), *timed(MATMUL, 0.02)])
+    point = one(roofline.points(table, TOY), kind="algorithm")
+    assert (point["attainable"], point["fraction"]) == pytest.approx((100e12, 0.5))  # under the compute roof
 
 
 def test_launch_among_several_has_the_pipe_that_it_keeps_busy() -> None:
@@ -70,14 +73,6 @@ def test_launch_among_several_has_the_pipe_that_it_keeps_busy() -> None:
     ]
     points = roofline.points(schema.frame(rows), TOY)
     assert [one(points, kind="moved", level="hbm", launch=n)["pipe"] for n in (None, 0, 1)] == ["bf16", "bf16", "fp32"]
-
-
-def test_under_the_compute_roof() -> None:
-    table = schema.frame([*cost(MATMUL, 1e12, 1e9, 0), *timed(MATMUL, 0.02)])
-    point = one(roofline.points(table, TOY), kind="algorithm")
-    assert point["pipe"] == "bf16"
-    assert point["attainable"] == 100e12
-    assert point["fraction"] == pytest.approx(0.5)
 
 
 def test_points_of_launches_and_their_sum() -> None:

@@ -35,27 +35,15 @@ class Trace:
         self.events = []
         self.launches = 0
 
-    def range(self, name, start, end, cat="cpu_op", thread=MAIN, **args):
-        self.events.append(
-            {
-                "ph": "X",
-                "cat": cat,
-                "name": name,
-                "pid": 1,
-                "tid": thread,
-                "ts": start,
-                "dur": end - start,
-                "args": args,
-            }
-        )
+    def range(self, name, start, end, cat="cpu_op", thread=MAIN, *, pid=1, **args):
+        at = {"pid": pid, "tid": thread, "ts": start, "dur": end - start}
+        self.events.append({"ph": "X", "cat": cat, "name": name, "args": args, **at})
 
-    def launch(self, name, call, thread=MAIN, cat="kernel", **args):
+    def launch(self, name, call, thread=MAIN, **args):
         self.launches += 1
-        args |= {"correlation": self.launches, "stream": 7, "device": 0}
         self.range("cudaLaunchKernel", call, call + 1, "cuda_runtime", thread, correlation=self.launches)
-        self.events.append(
-            {"ph": "X", "cat": cat, "name": name, "pid": 0, "tid": 7, "ts": call + 3, "dur": 5, "args": args}
-        )
+        args |= {"correlation": self.launches, "stream": 7, "device": 0}
+        self.range(name, call + 3, call + 8, "kernel", 7, pid=0, **args)
 
     def write(self, path):
         gpu = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132}
@@ -70,15 +58,11 @@ def train(trace, start, mark="", optimizer="Optimizer.step#SGD.step"):
     trace.range("tilescope.module#Net", start, start + 30, "user_annotation")
     trace.range("net.py(7): forward", start + 1, start + 29, "python_function")
     trace.range("tilescope.module#Net.layers.0", start + 2, start + 28, "user_annotation")
-    trace.range("aten::add", start + 5, start + 15, **{"Sequence number": 40, **ADD})
+    forward = {"Sequence number": 40}
+    trace.range("aten::add", start + 5, start + 15, **forward, **ADD)
     trace.launch("add_kernel", start + 6, grid=[2, 1, 1], block=[128, 1, 1])
-    trace.range(
-        "autograd::engine::evaluate_function: AddBackward0",
-        start + 35,
-        start + 55,
-        thread=AUTOGRAD,
-        **{"Sequence number": 40},
-    )
+    name = "autograd::engine::evaluate_function: AddBackward0"
+    trace.range(name, start + 35, start + 55, thread=AUTOGRAD, **forward)
     trace.range("aten::mul", start + 40, start + 50, thread=AUTOGRAD, **ADD)
     trace.launch("mul_kernel", start + 41, thread=AUTOGRAD)
     trace.launch("mul_tail", start + 46, thread=AUTOGRAD)
@@ -87,15 +71,20 @@ def train(trace, start, mark="", optimizer="Optimizer.step#SGD.step"):
     trace.launch("add__kernel", start + 62)
 
 
+def trained(mark):
+    """A trace of three such steps."""
+    trace = Trace()
+    for number in range(3):
+        train(trace, 1000 + 100 * number, f"{mark}#{number}")
+    return trace
+
+
 def whole(trace, tmp_path):
     return step_trace.read(trace.write(tmp_path / "trace.json"))
 
 
 def test_step_backward_launch_has_its_forward_operators_module(tmp_path):
-    trace = Trace()
-    for number in range(3):
-        train(trace, 1000 + 100 * number, f"tilescope.step#{number}")
-    step = whole(trace, tmp_path)
+    step = whole(trained("tilescope.step"), tmp_path)
     assert step.window == pytest.approx(100e-6)
     assert [launch.name for launch in step.launches] == ["add_kernel", "mul_kernel", "mul_tail", "add__kernel"]
     places = [(one.name, one.module, one.site, one.direction) for one in map(step.operator, step.launches)]
@@ -143,10 +132,7 @@ def test_step_stop_and_absence_of_the_cpu_are_noted(tmp_path):
 
 
 def test_opened_trace_has_a_ledger_with_modelled_bytes(tmp_path, capsys):
-    trace = Trace()
-    for number in range(3):
-        train(trace, 1000 + 100 * number, f"ProfilerStep#{number}")
-    path = trace.write(tmp_path / "trace.json")
+    path = trained("ProfilerStep").write(tmp_path / "trace.json")
     assert cli.main(["open", str(path), "--runs", str(tmp_path / "runs")]) == 0
     assert "= 100 µs of 100 µs" in capsys.readouterr().out
     (folder,) = (tmp_path / "runs").iterdir()
@@ -228,9 +214,9 @@ def test_ledger_of_recorded_step_adds_up(name):
     kernels = [launch for launch in step.launches if launch.kind == "kernel"]
     assert all(launch.counted for launch in kernels)
     products = [
-        launch
-        for launch in kernels
-        if step.operator(launch).name == "aten::mm" and step.operator(launch).dtypes[0] == "c10::BFloat16"
+        one
+        for one in kernels
+        if (step.operator(one).name, step.operator(one).dtypes[0]) == ("aten::mm", "c10::BFloat16")
     ]
     counted = sum(launch.counted.get("tensor_ops_bf16", 0.0) for launch in products)
     modelled = sum((step.operator(launch).flops or 0.0) * launch.part for launch in products)
@@ -282,9 +268,7 @@ def test_sites_of_a_slower_trace_are_found_by_order_and_name(tmp_path):
 
 
 def test_measured_step_is_a_run_with_counted_bytes(tmp_path):
-    trace = Trace()
-    for number in range(3):
-        train(trace, 1000 + 100 * number, f"tilescope.step#{number}")
+    trace = trained("tilescope.step")
     counters = {"dram__bytes_read.sum": 8192.0, "dram__bytes_write.sum": 4096.0}
     measured = Measured(
         "training step", 90e-6, ["add_kernel", "mul_kernel", "another", "add__kernel"], [counters] * 4, "9.0",

@@ -53,10 +53,6 @@ def test_run_comes_back_as_written(runs):
     assert dict(loaded.table.dtypes.astype(str)) == dict(schema.COLUMNS)
 
 
-def test_run_without_rows_opens(runs):
-    assert store.open_run(RunWriter(runs, a_run()).finish()).table.empty
-
-
 def test_rows_are_validated_and_on_disk_before_the_end(runs):
     writer = RunWriter(runs, a_run())
     with pytest.raises(schema.SchemaError):
@@ -66,20 +62,6 @@ def test_rows_are_validated_and_on_disk_before_the_end(runs):
     assert pd.read_parquet(part)["value"].tolist() == [32]
     writer.discard()
     assert list(runs.iterdir()) == []
-
-
-def test_half_written_run_is_listed_and_recovered(runs):
-    writer = RunWriter(runs, a_run())
-    writer.append(rows(32))
-    (summary,) = store.list_runs()
-    assert "still being written" in summary.error
-    writer.lock_file.close()  # what the system does when the writer dies
-    (summary,) = store.list_runs()
-    assert "'tilescope recover 20261120-221530-3fa9'" in summary.error
-    folder = store.recover(store.find("20261120"))
-    assert folder == runs / "20261120-221530-3fa9"
-    assert store.open_run(folder).table["value"].tolist() == [32]
-    assert not store.open_run(folder).run.complete
 
 
 def test_run_is_found_by_id_path_and_latest(runs, tmp_path):

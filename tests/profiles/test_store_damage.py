@@ -92,6 +92,7 @@ def test_resume_and_recover_find_interrupted_runs(runs, tmp_path, capsys):
     assert "was interrupted" in capsys.readouterr().err
     half = killed(runs, SECOND)
     at_work = filled(runs, THIRD)
+    assert "still being written" in store.list_runs()[0].error
     assert store.find_interrupted("latest") == store.find_half_written("latest") == half
     at_work.finish()
     assert store.find_interrupted("latest") == half
@@ -105,13 +106,15 @@ def test_show_names_the_latest_run_and_its_cases(runs, tmp_path, capsys):
     assert cli.main(["show", "latest"]) == 0
     assert f"latest: {THIRD}, a recording that comes with Tilescope" in capsys.readouterr().err
     killed(runs, FIRST)
+    assert any(f"'tilescope recover {FIRST}'" in listed.error for listed in store.list_runs())
     assert cli.main(["show", "latest"]) == 0
     out, err = capsys.readouterr()
     assert err == f"latest: {FIRST}\n"
     assert f"tilescope resume {FIRST}" in out
     assert all(case.workload in out for case in CASES)
     assert cli.main(["recover", "latest"]) == 0
-    assert store.open_run(runs / FIRST).run.complete is False
+    recovered = store.open_run(runs / FIRST)
+    assert recovered.run.complete is False and recovered.table["value"].tolist() == [32] * 3
 
 
 @pytest.mark.parametrize("name", ["../victim", "", "a/b", "-rf", "a" * 200, "a\x00"])
@@ -230,6 +233,7 @@ def cut_off(folder):
     (text("run.json", '{"schema_version": 1, "id": ' + "[" * 50_000 + "]" * 50_000 + "}"), "no JSON|nested"),
     (gone("run.json"), "run.json is missing"),
     (change(schema_version=SCHEMA_VERSION + 1, new=1), "upgrade with"),
+    (change(schema_version="1"), "damaged"),
     (change(kernels=5), "kernels is a whole number, not an object"),
     (change(title="\ud800"), "half a character"),
     (lambda folder: away(folder / "run.json", "/dev/zero"), "no ordinary file"),

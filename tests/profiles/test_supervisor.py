@@ -21,7 +21,7 @@ from tilescope.table.case import Case
 
 from tests.kernels.releases import GLUON
 
-from .fake_jobs import KIT, OWN, cases, registers, run
+from .fake_jobs import CLIENT, KIT, OWN, cases, registers, run
 from .processes import alive, wait_for
 
 
@@ -140,17 +140,10 @@ def test_cancelling_before_a_result_leaves_nothing(catalog):
 
 
 def test_workers_die_with_their_supervisor(tmp_path, catalog):
-    script = (
-        "import asyncio, json, sys\n"
-        "from tilescope.jobs import supervisor\nfrom tilescope.jobs.job import Job\nfrom tilescope.table.case import Case\n"
-        "cases = [Case(sys.argv[1], impl, 'forward', '8-fp32') for impl in ('good', 'hangs')]\n"
-        "job = Job(cases, ['fakes.quick'], {'pids': sys.argv[2]}, catalog=json.loads(sys.argv[3]))\n"
-        "asyncio.run(supervisor.run(job))\n"
-    )
     roots = [str(Path(__file__).parents[2] / root) for root in ("kernels", "profiles")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], *roots])}
     pids = tmp_path / "pids"
-    arguments = [sys.executable, "-c", script, OWN, str(pids), json.dumps(catalog)]
+    arguments = [sys.executable, "-c", CLIENT, str(pids), json.dumps(catalog), "good", "hangs"]
     with subprocess.Popen(arguments, env=environment) as parent:
         wait_for(lambda: pids.is_file() and len(pids.read_text().split()) == 2)
         (partial,) = store.runs_dir().glob(f"{store.PARTIAL}*")
@@ -335,27 +328,11 @@ def test_collectors_in_turn_share_a_process(catalog, monkeypatch, tmp_path, fate
     monkeypatch.setenv("FAKES_DEATHS", str(tmp_path / "deaths"))
     monkeypatch.setattr(supervisor, "IN_TURN", (*reversed(names), "nosuch"))
     monkeypatch.setattr(supervisor, "ON_GPU", frozenset(names))
-    loaded, _ = run(catalog, fates, names, pids=str(pids))
+    loaded, events = run(catalog, fates, names, pids=str(pids))
     assert loaded.run.complete and len(set(pids.read_text().split())) == processes
+    assert [*dict.fromkeys(event["collector"] for event in events if event["event"] == "case")] == [*reversed(names)]
     assert {failure.collector for failure in loaded.run.failures} == ({*names} if "raises" in fates else set())
     assert (loaded.table["metric"] == "registers").sum() == 2 * (2 - ("raises" in fates))
-
-
-def test_collectors_in_turn_keep_their_order(catalog, monkeypatch):
-    asked, names = [], ["fakes.quick", "fakes.late", "fakes.mortal"]
-
-    async def ahead(_, cases, **__):
-        asked.extend(cases)
-
-    async def collect(*_, **__):
-        pass
-
-    monkeypatch.setattr(attempt, "ahead", ahead)
-    monkeypatch.setattr(attempt, "collect", collect)
-    monkeypatch.setattr(supervisor, "IN_TURN", (*reversed(names),))
-    monkeypatch.setattr(supervisor, "ON_GPU", frozenset(names))
-    run(catalog, ["good"], names)
-    assert asked == [*reversed(names)]
 
 
 @pytest.mark.parametrize(("processors", "order"), [(2, [1, 2]), (4, [2, 1])])

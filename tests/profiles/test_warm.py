@@ -18,7 +18,7 @@ from tilescope.jobs.process import Standby, WorkerProcess
 from tilescope.runs import store
 
 from .conftest import FIXTURES, search
-from .fake_jobs import OWN, cases, registers, run
+from .fake_jobs import CLIENT, OWN, cases, registers, run
 from .processes import alive, wait_for
 
 #: Prints what a process can know of itself, and leaves a daemon behind.
@@ -33,15 +33,6 @@ said = {
 print(json.dumps(said), flush=True)
 child = subprocess.Popen(["sleep", "300"], start_new_session=True)
 pathlib.Path(__file__).with_suffix(".pid").write_text(str(child.pid))
-"""
-#: Runs one case that never answers.
-CLIENT = """
-import asyncio, json, sys
-from tilescope.jobs import supervisor
-from tilescope.jobs.job import Job
-from tilescope.table.case import Case
-job = Job([Case(sys.argv[1], "hangs", "forward", "8-fp32")], ["fakes.quick"], {"pids": sys.argv[2]}, catalog=json.loads(sys.argv[3]))
-asyncio.run(supervisor.run(job))
 """
 
 
@@ -107,7 +98,7 @@ def test_server_killed_at_work_costs_no_case(forking, catalog, monkeypatch):
 def test_worker_dies_with_its_client_and_the_server_stays(forking, catalog, tmp_path):
     pids = tmp_path / "pids"
     warm.prepare()
-    arguments = [sys.executable, "-c", CLIENT, OWN, str(pids), json.dumps(catalog)]
+    arguments = [sys.executable, "-c", CLIENT, str(pids), json.dumps(catalog), "hangs"]
     with subprocess.Popen(arguments, env=warm.environment()) as parent:
         wait_for(lambda: pids.is_file() and pids.read_text().endswith("\n"))
         parent.send_signal(signal.SIGKILL)

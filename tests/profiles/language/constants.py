@@ -71,7 +71,7 @@ def static_range_kernel(x_ptr, out_ptr, N: tl.constexpr, STEPS: tl.constexpr):
     for i in tl.static_range(0, STEPS, 2):
         if i != 2:
             acc += tl.load(x_ptr + i * N + tl.arange(0, N))
-    for _ in tl.range(1, 3, num_stages=2):
+    for _ in tl.range(1, 3, num_stages=2, warp_specialize=False):
         acc *= 2
     tl.store(out_ptr + tl.arange(0, N), acc)
 
