@@ -70,9 +70,11 @@ def step_roofline(kernels: pd.DataFrame, roofs: pd.DataFrame, look: Theme, *, pr
     memory, compute = ([roof.value for roof in part] for part in split(standing))
     across, up = placed["intensity"], [*placed["performance"], *compute]
     left, right = across.min() / 3, max(across.max(), *(c / m for c in compute for m in memory), 1.0) * 4
+    # Room above the highest roof for its label, over however many decades the kernels spread.
+    top = max(up) * max(4.0, (max(up) / min(up)) ** 0.08)
     plot = blank(
         look, "step-roofline", 420, x="arithmetic intensity, flop/byte", y="performance, flop/s", x_unit="decimal", y_unit="decimal",
-        x_axis_type="log", y_axis_type="log", x_range=(left, right), y_range=(min(up) / 4, max(up) * 4),
+        x_axis_type="log", y_axis_type="log", x_range=(left, right), y_range=(min(up) / 4, top),
     )  # fmt: skip
     libraries = list(dict.fromkeys(name or _OWN for name in placed["library"]))
     shades = {name: look.series[place % len(look.series)] for place, name in enumerate(libraries)}
