@@ -17,7 +17,7 @@ from tilescope_dashboard.panel_patches import page_lifetime
 from tilescope_dashboard.serving import guard
 from tilescope_dashboard.session.access import may_launch
 from tilescope_dashboard.session.jobs import shared
-from tilescope_dashboard.session.scheduling import IdleWork, next_tick, once_answered, serves
+from tilescope_dashboard.session.scheduling import IdleWork, next_tick, serves
 from tilescope_dashboard.session.state import FIRST, HOME, IN_ADDRESS, PROFILE, State
 from tilescope_dashboard.views import kernel_bar
 from tilescope_dashboard.views.context import Context
@@ -102,7 +102,11 @@ def build() -> pmui.Page:
     state.param.watch(lambda event: next_tick(lambda: setattr(page, "dark_theme", event.new == "dark")), "theme")
     width.param.watch(lambda event: setattr(state, "narrow", event.new is width.small), "current")
     # The browser runs scripts for a while before it asks for what is in the page: made meanwhile, it costs no time.
-    once_answered(functools.partial(fill_main, state, drawer, page, main))
+    fill = functools.partial(fill_main, state, drawer, page, main)
+    if serves():
+        next_tick(fill)
+    else:
+        fill()
     pn.state.on_session_destroyed(page_lifetime.release)
     return page
 

@@ -18,19 +18,6 @@ ADDRESSES = """() => {
   )
 }"""
 
-#: How often a figure was laid out while every widget of the bar heard that it has a size.
-LAID_OUT = """async () => {
-  const all = function* (views) { for (const view of views) { yield view; yield* all(view.children?.() ?? []) } }
-  const views = [...all(Bokeh.index)], figure = views.find(view => view.model.type === "Figure" && view.el.checkVisibility())
-  const widgets = views.filter(view => view.model.class_name === "Select")
-  let times = 0
-  const usual = figure._after_layout
-  figure._after_layout = () => { times += 1; usual.call(figure) }
-  widgets.forEach(view => view._after_resize())
-  await new Promise(resolve => setTimeout(resolve, 1000))
-  figure._after_layout = usual
-  return [widgets.length, times]
-}"""
 #: Widths of the visible figures, and of what was drawn in them.
 WIDTHS = """() => {
   const all = function* (views) { for (const view of views) { yield view; yield* all(view.children?.() ?? []) } }
@@ -58,7 +45,7 @@ def test_profile_pressed_early_opens_form(visit: Any) -> None:
     start_button(page).wait_for()
 
 
-def test_page_imports_widgets_once_and_lays_figures_out_once(visit: Any, built: Any) -> None:
+def test_page_imports_widgets_once_and_figures_fit(visit: Any, built: Any) -> None:
     page = visit("kernel=softmax&view=summary")
     built(page, "Summary")
     begun, models, requests = page.evaluate(ADDRESSES)
@@ -66,10 +53,6 @@ def test_page_imports_widgets_once_and_lays_figures_out_once(visit: Any, built: 
     assert {*begun, *models} == {*requests}
     # By the browser itself, which keeps what it has compiled of it; a shim would fetch it as text.
     assert page.evaluate("name => performance.getEntriesByName(name)[0].initiatorType", requests[0]) != "fetch"
-    page.wait_for_timeout(1500)
-    widgets, times = page.evaluate(LAID_OUT)
-    assert widgets >= 6
-    assert times <= 2
     page.set_viewport_size({"width": 1000, "height": 900})
     page.wait_for_timeout(1500)
     for outside, inside in page.evaluate(WIDTHS):

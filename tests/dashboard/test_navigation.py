@@ -1,6 +1,5 @@
 """Views are made in spare time, and one is seen at a time."""
 
-import asyncio
 import time
 import types
 from typing import Any
@@ -9,7 +8,7 @@ import panel_material_ui as pmui
 import pytest
 from panel.io.location import Location
 from tilescope_dashboard.session import scheduling
-from tilescope_dashboard.session.scheduling import AfterPaint, IdleWork, answering, once_answered
+from tilescope_dashboard.session.scheduling import AfterPaint, IdleWork
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views import base, navigation
 from tilescope_dashboard.views.groups import APART, FORMER, GROUPS
@@ -99,15 +98,6 @@ def test_next_step_waits_for_the_browser(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (len(done), len(asked)) == (2, 2)
 
 
-def test_idle_work_lets_the_pages_of_others_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, done = Clock(monkeypatch), []
-    IdleWork(lambda: bool(done.append(1) or True)).start()
-    assert clock.turn() >= 1.0 > clock.turn() and len(done) == 2
-    clock.turn(late=1.0)
-    pauses = [clock.turn(late=1.0) for _ in range(4)]
-    assert len(done) == 2 and pauses == sorted(pauses) and pauses[-1] > 1.0
-
-
 def test_page_that_was_left_builds_no_views(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, done = Clock(monkeypatch), []
     IdleWork(lambda: bool(done.append(1) or True)).start()
@@ -117,35 +107,6 @@ def test_page_that_was_left_builds_no_views(monkeypatch: pytest.MonkeyPatch) -> 
     clock.session_context.session.connection_count = 1
     clock.turn()
     assert len(done) == 1
-
-
-def test_page_is_filled_once_it_has_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, done = Clock(monkeypatch), []
-
-    def filled() -> None:
-        done.append(1)
-
-    once_answered(filled)
-    assert done == [1] and not clock.waiting  # the server is starting
-
-    async def served() -> None:
-        once_answered(filled)
-
-    asyncio.run(served())
-    for _ in range(3):
-        assert len(done) == 1
-        answering()
-        clock.turn(late=-0.02)
-    clock.turn()
-    assert len(done) == 2 and not clock.waiting
-    # A page that others keep waiting is filled all the same.
-    asyncio.run(served())
-    began = clock.now
-    for _ in range(100):
-        if len(done) == 2:
-            answering()
-            clock.turn(late=-0.02)
-    assert 0.3 < clock.now - began < 1.0
 
 
 def test_without_a_session_nothing_waits() -> None:

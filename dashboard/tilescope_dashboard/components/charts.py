@@ -7,12 +7,9 @@ from typing import Any
 
 import panel as pn
 import param
-from bokeh.document import Document
 from bokeh.model import Model
 from bokeh.models import ColumnDataSource, LegendItem, Range1d
 from panel.io import hold
-from panel.io.model import remove_root
-from pyviz_comms import Comm
 
 
 class Chart(pn.pane.Bokeh):
@@ -45,25 +42,6 @@ class Chart(pn.pane.Bokeh):
                     model.index = other.index
             self._describe()
 
-    def _get_model(
-        self, doc: Document, root: Model | None = None, parent: Model | None = None, comm: Comm | None = None
-    ) -> Model:
-        """As Panel's own, which also looks through all of a figure: for scripts that name it by its id, which none of these does,
-        and to put on it the theme that the document puts on it.
-        """
-        if root is None or self.object is None or comm is not None:
-            return super()._get_model(doc, root, parent, comm)
-        if self.object.document not in (None, doc):
-            remove_root(self.object, doc)
-        self._models[root.ref["id"]] = (self.object, parent)
-        return self.object
-
-    @param.depends("object", watch=True)
-    def _sync_properties(self) -> None:
-        """The figure fills the place. Panel would ask it for all its properties, and make what it would not need otherwise."""
-        if self.object is not None:
-            self.object.update(sizing_mode=self.sizing_mode, margin=self.margin)
-
     @param.depends("object", watch=True)
     def _describe(self) -> None:
         if self.object is not None:
@@ -71,9 +49,8 @@ class Chart(pn.pane.Bokeh):
             self.object.html_attributes = {"role": "figure", "aria-label": ". ".join(said)}
 
 
-#: What figures of the same parts differ in, and what the page sets in the shown one.
+#: What figures of the same parts differ in.
 _APART = {ColumnDataSource: {"data", "selected"}, Range1d: {"start", "end"}, LegendItem: {"index"}}
-_OF_PAGE = {"sizing_mode", "margin", "html_attributes"}
 
 
 def _parts(plot: Model) -> tuple[list[Model], Any]:
@@ -85,7 +62,7 @@ def _parts(plot: Model) -> tuple[list[Model], Any]:
             if value in models:
                 return models.index(value)
             models.append(value)
-            left_out = _OF_PAGE | _APART.get(type(value), set())
+            left_out = _APART.get(type(value), set())
             given = value.properties_with_values(include_defaults=False)
             return type(value), {name: listed(given[name]) for name in given if name not in left_out}
         if isinstance(value, Mapping):

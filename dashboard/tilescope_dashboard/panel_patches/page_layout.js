@@ -1,6 +1,6 @@
 {
   // Rows and columns are the browser's to lay out here, and a figure hears of its own size. So what stands apart is laid out alone: a
-  // view's place, and what the page has in its drawer; and once for all that have their sizes.
+  // view's place, and what the page has in its drawer.
   const {LayoutDOMView} = Bokeh.require("models/layouts/layout_dom")
   const layout = LayoutDOMView.prototype
   const apart = (view) => /\bplace-/.test(view.model.css_classes) || !(view.parent instanceof LayoutDOMView) || "compiled_module" in view.parent
@@ -35,21 +35,5 @@
   layout._update_layout = function () {
     styled.call(this)
     if (this.model.max_height == null) this.style.append(":host", {max_height: "none"})
-  }
-  const due = new Set()
-  const laidOut = (view) => {
-    if (!due.size) setTimeout(() => {
-      const all = [...due]
-      due.clear()
-      for (const top of all) if (top.el?.isConnected) top.compute_layout()
-    }, 100)
-    due.add(view)
-  }
-  const resized = layout._after_resize
-  layout._after_resize = function () {
-    if (this.layout != null || !this._was_built) return resized.call(this)
-    let top = this
-    while (!apart(top)) top = top.parent
-    laidOut(top)
   }
 }

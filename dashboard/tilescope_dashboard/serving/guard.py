@@ -33,7 +33,6 @@ from tornado.web import OutputTransform, RequestHandler
 
 from tilescope_dashboard.panel_patches.component_files import ComponentFiles
 from tilescope_dashboard.serving.serve import loopback
-from tilescope_dashboard.session import scheduling
 
 _HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?", re.ASCII)
 
@@ -88,7 +87,7 @@ def content(name: str) -> str:
 
 
 class Headers(OutputTransform):
-    """Adds the headers to an answer, except those that its handler has set. Each answer is noted."""
+    """Adds the headers to an answer, except those that its handler has set."""
 
     def __init__(self, request: HTTPServerRequest) -> None:
         self._name = host(request)
@@ -97,7 +96,6 @@ class Headers(OutputTransform):
         self, status_code: int, headers: HTTPHeaders, chunk: bytes, finishing: bool
     ) -> tuple[int, HTTPHeaders, bytes]:
         """Tornado's hook."""
-        scheduling.answering()
         for name, value in {**_OTHERS, "Content-Security-Policy": content(self._name)}.items():
             if name not in headers:
                 headers[name] = value

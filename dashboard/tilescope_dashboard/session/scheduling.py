@@ -1,5 +1,5 @@
-"""Schedule a session's work: at its next tick, once it has its files, beside it in a thread, after the browser has painted, once the page
-is loaded, or in idle time.
+"""Schedule a session's work: at its next tick, beside it in a thread, after the browser has painted, once the page is loaded, or in
+idle time.
 """
 
 from __future__ import annotations
@@ -36,33 +36,6 @@ def serves() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-#: When the server last answered a request. Its files are all sent after so many seconds without one; waiting ends after so many.
-_answered = [0.0]
-_QUIET, _PATIENCE = 0.06, 0.6
-
-
-def answering() -> None:
-    """Note that the server answers a request now."""
-    _answered[:] = [time.monotonic()]
-
-
-def once_answered(action: Callable[[], Any]) -> None:
-    """Call ``action`` at the session's tick once the browser has the page's files, which would wait behind it; at once while the server starts."""
-    doc, until = pn.state.curdoc, time.monotonic() + _PATIENCE
-
-    def look() -> None:
-        left = _answered[0] + _QUIET - time.monotonic()
-        if left > 0 and time.monotonic() < until:
-            doc.add_timeout_callback(look, 1 + int(1000 * left))
-        else:
-            action()
-
-    if serves():
-        doc.add_timeout_callback(look, int(1000 * _QUIET))
-    else:
-        action()
 
 
 #: Sessions take turns: they often wait for the same work.
