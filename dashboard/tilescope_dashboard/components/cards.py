@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-import panel as pn
 from tilescope.models.advice import NVIDIA, Bound, Evidence, Finding
 from tilescope.models.advice.finding import AT_ROOF
 from tilescope.models.fusion import Answer, Line
@@ -19,11 +18,6 @@ from tilescope_dashboard.data.units import times
 CSS = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
 _MARKS = {True: "✓", False: "!", None: ""}
 _SAID = {True: "in favour", False: "against", None: ""}
-
-
-def pane(markup: str = "") -> pn.pane.HTML:
-    """A place for cards. ``markup`` must already be escaped."""
-    return html_text.Html(markup, stylesheets=[html_text.CSS, CSS], sizing_mode="stretch_width", margin=(4, 8))
 
 
 def cards(findings: Sequence[Finding]) -> str:

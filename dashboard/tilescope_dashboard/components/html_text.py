@@ -25,9 +25,9 @@ class Html(pn.pane.HTML):
         return super()._transform_object(unbroken(printable(obj or "")))
 
 
-def pane(markup: str = "", **options: object) -> pn.pane.HTML:
-    """A pane with the shared typography. ``markup`` must already be escaped."""
-    return Html(markup, stylesheets=[CSS], sizing_mode="stretch_width", margin=(4, 8), **options)
+def pane(markup: str = "", *css: str, **options: object) -> pn.pane.HTML:
+    """A pane with the shared typography, and more ``css``. ``markup`` must already be escaped."""
+    return Html(markup, stylesheets=[CSS, *css], sizing_mode="stretch_width", margin=(4, 8), **options)
 
 
 def notice(kind: str, title: str, text: str = "") -> str:

@@ -9,11 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-import panel as pn
 from tilescope.models.advice import Finding
 from tilescope.table import units
 
-from tilescope_dashboard.components import html_text
 from tilescope_dashboard.topics import changed_findings
 from tilescope_dashboard.topics.versions import BETTER, NOISE, OLD, WORSE, SourceLine, Value
 
@@ -26,11 +24,6 @@ _COLOURS = {
 #: The most lines of output that are shown.
 _PRINTED = 200
 _SPOKEN = {BETTER: "better", WORSE: "worse", NOISE: "within noise", OLD: "of the version before"}
-
-
-def pane() -> pn.pane.HTML:
-    """A place for these. Markup must already be escaped."""
-    return html_text.Html("", stylesheets=[html_text.CSS, CSS], sizing_mode="stretch_width", margin=(4, 8))
 
 
 def values(shown: Sequence[Value], dark: bool) -> str:

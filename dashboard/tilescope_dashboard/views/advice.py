@@ -27,7 +27,7 @@ class FusionForm(layout.Part):
 
     def __init__(self) -> None:
         super().__init__()
-        self._answer, self._offered = cards.pane(), ("", "")
+        self._answer, self._offered = html_text.pane("", cards.CSS), ("", "")
         self._chain = pmui.TextInput(label="chain", value=_CHAIN, width=260, size="small")
         self._shape = pmui.TextInput(label="shape and dtype", value=_SHAPE, width=200, size="small")
         self._target = Choice("GPU", 110, self._ask, options=list(ceilings.targets()), value=_TARGET)
@@ -35,7 +35,9 @@ class FusionForm(layout.Part):
             widget.param.watch(lambda _: self._ask(), "value")
         said = _ABOUT.format(", ".join(sorted(fusion.OPERATIONS)))
         asked = pn.FlexBox(self._chain, self._shape, self._target, sizing_mode="stretch_width", gap="8px")
-        self.layout = layout.column(cards.pane(html_text.subheading("Would fusing help?", said)), asked, self._answer)
+        self.layout = layout.column(
+            html_text.pane(html_text.subheading("Would fusing help?", said)), asked, self._answer
+        )
         self._ask()
 
     def about(self, kernel: str, workload: str) -> None:
@@ -60,7 +62,7 @@ class Advice(View):
 
     def build(self) -> list[Any]:
         self._case = Choice("case", 620, self._choose, sizing_mode="stretch_width", max_width=620)
-        self.ours, self.theirs = cards.pane(), cards.pane()
+        self.ours, self.theirs = html_text.pane("", cards.CSS), html_text.pane("", cards.CSS)
         self._fusion = FusionForm()
         return [self._case, self.ours, self.theirs, self._fusion]
 

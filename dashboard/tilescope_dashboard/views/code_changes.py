@@ -27,7 +27,7 @@ class ChangedCode(layout.Part):
 
     def __init__(self, state: State) -> None:
         super().__init__()
-        self.state, self.layout = state, version_panels.pane()
+        self.state, self.layout = state, html_text.pane("", version_panels.CSS)
 
     def show(self, tokens: Sequence[str]) -> str:
         """Show the findings against the first of ``tokens`` that has the case. Returns a summary of the changes.
@@ -71,7 +71,11 @@ class CompiledChange(layout.Part):
 
     def __init__(self, state: State) -> None:
         super().__init__()
-        self.state, self.counts, self.code = state, version_panels.pane(), version_panels.pane()
+        self.state, self.counts, self.code = (
+            state,
+            html_text.pane("", version_panels.CSS),
+            html_text.pane("", version_panels.CSS),
+        )
         self.launch, self.stage = Choice("launch", 320, self._draw), Choice("stage", 120, self._draw)
         self._launches = list[Launch]()
         self.layout = layout.column(self.counts, layout.beside(self.launch, self.stage), self.code)

@@ -85,7 +85,7 @@ class GpuDialog(PanelDialog):
 
     def make(self) -> list[Any]:
         self.choice = Choice("recordings on", 220, self._choose, margin=(10, 8))
-        self.head, self.device, self.table = html_text.pane(), cards.pane(), table(topic.COLUMNS)
+        self.head, self.device, self.table = html_text.pane(), html_text.pane("", cards.CSS), table(topic.COLUMNS)
         self.readings = Readings(self.state, FIGURES, 150, self._tell)
         links = downloads(
             self.table, lambda: stem("gpu", *dict.fromkeys(gpu.name for gpu in self.readings.sampler.gpus))

@@ -33,7 +33,7 @@ class Summary(View):
     of_other_runs = True
 
     def build(self) -> list[Any]:
-        self.stats, self.causes = html_text.pane(), cards.pane()
+        self.stats, self.causes = html_text.pane(), html_text.pane("", cards.CSS)
         self.light, self.roofline = chart(), chart()
         self.whose_light = html_text.pane()
         self.state.param.watch(self._changed, "compared")

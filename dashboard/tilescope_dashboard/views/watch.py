@@ -101,7 +101,7 @@ class Watch(View):
         beside = {"align-items": "center", "padding-top": "6px"}
         actions = layout.flow(*parts, wrap="nowrap", styles=beside, stylesheets=[_ACTIONS_CSS], sizing_mode=None)
         self.strip = layout.flow(self._version, actions, styles={"align-items": "center"})
-        self.values, self.panels = version_panels.pane(), version_panels.pane()
+        self.values, self.panels = html_text.pane("", version_panels.CSS), html_text.pane("", version_panels.CSS)
         self.shown_versions = layout.column(
             self._example, self.values, self.panels, styles={"flex": "1 1 640px", "min-width": "0"}
         )
