@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import panel as pn
 import pytest
@@ -28,6 +28,7 @@ from tests.held_port import HeldPort
 from . import synthetic
 
 ROOT = Path(__file__).resolve().parents[2]
+Result = TypeVar("Result")
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -99,8 +100,37 @@ if "panel" in sys.orig_argv:
 """
 
 
-class Server:
-    """A ``panel serve`` of the app, and its log.
+class Process:
+    """Python in a folder with this checkout's packages, and its log; its path has the folders ``path`` before them."""
+
+    def __init__(self, folder: Path, *command: str, path: tuple[Path, ...] = (), **environment: str) -> None:
+        self.log = folder / "server.log"
+        packages = [ROOT / part for part in ("kernels", "profiles", "dashboard")]
+        paths = [*map(str, [*path, *packages]), os.environ.get("PYTHONPATH", "")]
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *command], stdout=log, stderr=subprocess.STDOUT, cwd=folder, start_new_session=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment},
+            )  # fmt: skip
+
+    def until(self, found: Callable[[], Result]) -> Result:
+        """What ``found`` gives, as soon as it is anything."""
+        deadline = time.monotonic() + PATIENCE / 1000
+        while not (result := found()):
+            assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.1)
+        return result
+
+    def stop(self) -> str:
+        """End it and give its log."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGTERM)
+            self.process.wait(120)
+        return self.log.read_text()
+
+
+class Server(Process):
+    """A ``panel serve`` of the app.
 
     ``first`` is code that the server and its workers run before anything else. Views are made in spare time if ``prepares``.
     """
@@ -108,49 +138,29 @@ class Server:
     def __init__(
         self, runs: Path, folder: Path, host: str = "127.0.0.1", first: str = "", *, prepares: bool = False
     ) -> None:
-        self.log, self._checked = folder / "server.log", 0
-        self._held = HeldPort(host)
-        self.port = self._held.number
+        self._held, self._checked = HeldPort(host), 0
+        self.host, self.port = host, self._held.number
+        self.url = f"http://{host}:{self.port}/app"
         self._hold = folder / "hold"
         gate = folder / "gate" / "sitecustomize.py"
         gate.parent.mkdir()
         gate.write_text(_GATE.format(hold=str(self._hold)) + ("" if prepares else _NO_SPARE_TIME) + first)
-        self.host = host
-        self.url = f"http://{host}:{self.port}/app"
-        paths = [str(ROOT / part) for part in ("kernels", "profiles", "dashboard")]
-        environment = {
-            **os.environ,
-            "TILESCOPE_RUNS": str(runs),
-            "PYTHONPATH": os.pathsep.join([str(gate.parent), *paths, os.environ.get("PYTHONPATH", "")]),
-            "TRITON_CACHE_DIR": str(folder / "triton"),
-        }
-        command = [
-            sys.executable, "-m", "panel", "serve", str(ROOT / "dashboard" / "app.py"), "--address", host,
-            "--port", str(self.port), "--allow-websocket-origin", f"{host}:{self.port}", "--warm",
-        ]  # fmt: skip
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=folder, start_new_session=True
-            )
-        self._wait()
-
-    def _wait(self) -> None:
-        deadline = time.monotonic() + PATIENCE / 1000
-        while time.monotonic() < deadline:
-            try:
-                assert self.answers()
-                # What is to run before the app may name what is no longer there: nobody else says so.
-                assert "Error in sitecustomize" not in self.log.read_text(), self.log.read_text()
-                return
-            except (urllib.error.URLError, ConnectionError):
-                assert self.process.poll() is None, self.log.read_text()
-                time.sleep(0.2)
-        raise AssertionError(self.log.read_text())
+        super().__init__(
+            folder, "-m", "panel", "serve", str(ROOT / "dashboard" / "app.py"), "--address", host, "--port", str(self.port),
+            "--allow-websocket-origin", f"{host}:{self.port}", "--warm", path=(gate.parent,), TILESCOPE_RUNS=str(runs),
+            TRITON_CACHE_DIR=str(folder / "triton"),
+        )  # fmt: skip
+        self.until(self.answers)
+        # What is to run before the app may name what is no longer there: nobody else says so.
+        assert "Error in sitecustomize" not in self.log.read_text(), self.log.read_text()
 
     def answers(self) -> bool:
         """Whether it serves its page."""
-        with urllib.request.urlopen(self.url, timeout=120) as answer:  # noqa: S310 - our own server
-            return bool(answer.status == 200)
+        try:
+            with urllib.request.urlopen(self.url, timeout=120) as answer:  # noqa: S310 - our own server
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, ConnectionError):
+            return False
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -166,12 +176,6 @@ class Server:
         said = self.log.read_text()
         new, self._checked = said[self._checked :], len(said)
         return failures(new)
-
-    def stop(self) -> str:
-        """End it and give its log."""
-        os.killpg(self.process.pid, signal.SIGTERM)
-        self.process.wait(120)
-        return self.log.read_text()
 
 
 def failures(log: str) -> list[str]:

@@ -1,12 +1,7 @@
 """What an outsider may ask of a server that has the app: plain ``panel serve``, which asks nobody who they are, and raw sockets."""
 
-import os
 import re
-import signal
 import socket
-import subprocess
-import sys
-import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +18,8 @@ from tornado.httputil import HTTPHeaders
 
 from tests.held_port import HeldPort
 
-ROOT = Path(__file__).resolve().parents[2]
+from .conftest import ROOT, Process
+
 #: In a folder of its own on the path: a module that says so when it is imported, as an address may make Panel do.
 SPY = "from pathlib import Path\nPath(__file__).with_name('imported').touch()\n"
 PLAIN = "import panel as pn\npn.pane.Str('plain').servable()\n"
@@ -42,59 +38,41 @@ def installed(folder: Path) -> Path:
     return folder
 
 
-class Panel:
-    """A plain ``panel serve`` of a script, which nobody has visited yet."""
+class Panel(Process):
+    """The app as README's plain command serves it: not made warm, so that its script has not run before the first visit."""
 
-    def __init__(self, script: Path, runs: Path, folder: Path, *options: str) -> None:
-        self.log, self.spied = folder / "panel.log", installed(folder / "site") / "imported"
-        paths = [folder / "site", *(ROOT / part for part in ("kernels", "profiles", "dashboard"))]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "TILESCOPE_RUNS": str(runs)}
-        self._held = HeldPort()
+    def __init__(self, runs: Path, folder: Path) -> None:
+        self.spied, self._held = installed(folder / "site") / "imported", HeldPort()
         self.port = self._held.number
-        command = [sys.executable, "-m", "panel", "serve", str(script), "--port", str(self.port), *options]
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=folder, start_new_session=True
-            )
-        deadline = time.monotonic() + 240
-        while not listens(self.port):
-            assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.2)
+        super().__init__(
+            folder, "-m", "panel", "serve", str(ROOT / "dashboard" / "app.py"), "--port", str(self.port), "--address",
+            "127.0.0.1", path=(folder / "site",), TILESCOPE_RUNS=str(runs),
+        )  # fmt: skip
+        self.until(self._listens)
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def ask(self, target: str, *headers: str, method: str = "GET", host: str = "") -> tuple[int, str]:
-        """Status and the rest of the answer to a request that is sent as it is written here."""
-        return ask(self.port, target, *headers, method=method, host=host)
+        """Status and the rest of the answer to a request that is sent as it is written here.
 
-    def stop(self) -> str:
-        """End it and give its log."""
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGTERM)
-            self.process.wait(120)
-        return self.log.read_text()
-
-
-def listens(port: int) -> bool:
-    """Whether somebody listens there."""
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def ask(port: int, target: str, *headers: str, method: str = "GET", host: str = "") -> tuple[int, str]:
-    """Status and the rest of an answer. ``host`` is localhost where it is not given, and is left out as ``-``."""
-    named = [] if host == "-" else [f"Host: {host or f'localhost:{port}'}"]
-    lines = [f"{method} {target} HTTP/1.{0 if host == '-' else 1}", *named, "Connection: close", *headers]
-    with socket.create_connection(("127.0.0.1", port), timeout=240) as place:
-        place.sendall("\r\n".join([*lines, "", ""]).encode())
-        said = b""
-        while part := place.recv(65536):
-            said += part
-            # A websocket goes on, and a connection that was to become one stays.
-            top, _, body = said.partition(b"\r\n\r\n")
-            length = re.search(rb"Content-Length: (\d+)", top)
-            if said.startswith((b"HTTP/1.1 101", b"HTTP/1.1 400")) or (length and len(body) >= int(length[1])):
-                break
-    found = re.match(rb"HTTP/1\.[01] (\d+)", said)
-    return int(found[1]) if found else 0, said.decode(errors="replace")
+        ``host`` is localhost where it is not given, and is left out as ``-``.
+        """
+        named = [] if host == "-" else [f"Host: {host or f'localhost:{self.port}'}"]
+        lines = [f"{method} {target} HTTP/1.{0 if host == '-' else 1}", *named, "Connection: close", *headers]
+        with socket.create_connection(("127.0.0.1", self.port), timeout=240) as place:
+            place.sendall("\r\n".join([*lines, "", ""]).encode())
+            said = b""
+            while part := place.recv(65536):
+                said += part
+                # A websocket goes on, and a connection that was to become one stays.
+                top, _, body = said.partition(b"\r\n\r\n")
+                length = re.search(rb"Content-Length: (\d+)", top)
+                if said.startswith((b"HTTP/1.1 101", b"HTTP/1.1 400")) or (length and len(body) >= int(length[1])):
+                    break
+        found = re.match(rb"HTTP/1\.[01] (\d+)", said)
+        return int(found[1]) if found else 0, said.decode(errors="replace")
 
 
 def websocket(token: str, origin: str = "") -> tuple[str, ...]:
@@ -107,8 +85,7 @@ def websocket(token: str, origin: str = "") -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def bare(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Panel]:
-    """The app as README's plain command serves it: not made warm, so that its script has not run before the first visit."""
-    one = Panel(ROOT / "dashboard" / "app.py", runs, tmp_path_factory.mktemp("bare"), "--address", "127.0.0.1")
+    one = Panel(runs, tmp_path_factory.mktemp("bare"))
     yield one
     assert "Traceback" not in one.stop()
 

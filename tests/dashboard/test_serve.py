@@ -5,14 +5,9 @@ import asyncio
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
-import sys
-import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
@@ -30,7 +25,8 @@ from tornado.websocket import websocket_connect
 
 from tests.held_port import HeldPort
 
-ROOT = Path(__file__).resolve().parents[2]
+from .conftest import ROOT, Process
+
 COMMAND = """
 import argparse
 from tilescope_dashboard.serving import serve
@@ -47,25 +43,15 @@ def arguments(*given: str) -> argparse.Namespace:
     return parser.parse_args(["serve", *given])
 
 
-class Served:
+class Served(Process):
     """A ``tilescope serve`` with a token, and what it printed."""
 
     def __init__(self, folder: Path, runs: Path) -> None:
-        self.log = folder / "served.log"
-        paths = os.pathsep.join(str(ROOT / part) for part in ("kernels", "profiles", "dashboard"))
-        environment = {**os.environ, "PYTHONPATH": paths, "TILESCOPE_RUNS": str(runs)}
         self._held = HeldPort()
         self.port = self._held.number
-        command = [sys.executable, "-c", COMMAND, "serve", "--port", str(self.port)]
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-            )
-        deadline = time.monotonic() + 240
-        while (printed := re.search(r"http://\S+/login\?token=(\S+)", self.log.read_text())) is None:
-            assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.2)
-        self.token = printed[1]
+        super().__init__(folder, "-c", COMMAND, "serve", "--port", str(self.port), TILESCOPE_RUNS=str(runs))
+        printed = re.compile(r"http://\S+/login\?token=(\S+)")
+        self.token = self.until(lambda: printed.search(self.log.read_text()))[1]
 
     def ask(self, path: str, cookie: str = "", method: str = "GET", body: str = "") -> tuple[int, dict[str, str], str]:
         """Status, headers and text of one answer; a redirect is not followed."""
@@ -88,8 +74,7 @@ class Served:
 def served(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     one = Served(tmp_path_factory.mktemp("served"), runs)
     yield one
-    os.killpg(one.process.pid, signal.SIGTERM)
-    one.process.wait(120)
+    one.stop()
 
 
 def test_without_a_login_the_page_is_a_question(served: Served) -> None:
@@ -247,10 +232,7 @@ def test_what_would_let_strangers_in_is_refused_in_a_line(given: list[str], said
 
 
 def test_serve_says_whose_files_it_runs(served: Served) -> None:
-    deadline = time.monotonic() + 60
-    while f"It runs Python files in {Path.cwd()}" not in served.log.read_text():
-        assert time.monotonic() < deadline, served.log.read_text()
-        time.sleep(0.05)
+    served.until(lambda: f"It runs Python files in {served.log.parent}" in served.log.read_text())
 
 
 def test_a_password_comes_from_the_environment_and_is_not_short(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,7 @@ import asyncio
 import dataclasses
 import os
 import re
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -30,7 +27,7 @@ from tilescope_dashboard.views.form.profile import ProfileForm
 from tilescope_dashboard.views.watch import Watch as View
 
 from . import synthetic
-from .conftest import PATIENCE, ROOT, RUN, field, press, said
+from .conftest import RUN, Process, field, press, said
 
 BEFORE = "a = 1\nb = 2\nc = 3\nd = 4\ne = 5\nf = 6\ng = 7\nh = 8\n"
 
@@ -284,40 +281,30 @@ BROWSER = "import shutil, sys; shutil.copy(sys.argv[1].removeprefix('file://'), 
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Iterator[Path]:
-    """The folder in which ``tilescope watch my.py`` runs. It opens a page in a browser that does nothing."""
+def watched(tmp_path: Path) -> Iterator[Process]:
+    """``tilescope watch my.py`` in a folder. It opens a page in a browser that does nothing."""
     (tmp_path / "my.py").write_text(SCRIPT)
     (tmp_path / "browser.py").write_text(BROWSER)
-    environment = {
-        **os.environ, "TILESCOPE_RUNS": str(tmp_path / "runs"), "DISPLAY": ":9", "BROWSER": f"{sys.executable} browser.py %s",
-        "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("kernels", "profiles", "dashboard")),
-    }  # fmt: skip
-    with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tilescope", "watch", "my.py"], cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT,
-            env=environment, start_new_session=True,
-        )  # fmt: skip
-    yield tmp_path
-    os.killpg(process.pid, signal.SIGTERM)
-    process.wait(60)
-    assert "Traceback" not in (tmp_path / "log").read_text(), (tmp_path / "log").read_text()
+    process = Process(
+        tmp_path, "-m", "tilescope", "watch", "my.py", TILESCOPE_RUNS=str(tmp_path / "runs"), DISPLAY=":9",
+        BROWSER=f"{sys.executable} browser.py %s",
+    )  # fmt: skip
+    yield process
+    assert "Traceback" not in process.stop()
 
 
 @pytest.mark.browser
-def test_command_opens_page_that_follows_saves(watched: Path, chromium: Any) -> None:
-    deadline = time.monotonic() + PATIENCE / 1000
-    while not (watched / "opened.html").exists() or "http" not in (watched / "opened.html").read_text():
-        assert time.monotonic() < deadline, (watched / "log").read_text()
-        time.sleep(0.1)
-    link = re.search(r"url=(http[^\"]+)", (watched / "opened.html").read_text())[1]
+def test_command_opens_page_that_follows_saves(watched: Process, tmp_path: Path, chromium: Any) -> None:
+    opened, link = tmp_path / "opened.html", re.compile(r"url=(http[^\"]+)")
+    address = watched.until(lambda: link.search(opened.read_text()) if opened.exists() else None)[1]
     page = chromium.new_page(viewport={"width": 1440, "height": 900})
-    page.goto(link)
+    page.goto(address)
     page.get_by_role("heading", name="v1: ").wait_for()
-    (watched / "my.py").write_text(SCRIPT.replace("128", "256").replace("scale", "renamed"))
+    (tmp_path / "my.py").write_text(SCRIPT.replace("128", "256").replace("scale", "renamed"))
     page.get_by_text("Grey values are of v1").wait_for()
     page.get_by_role("heading", name="v2 against v1").wait_for()
     page.get_by_label("paired by place with").wait_for()
-    (watched / "my.py").write_text(SCRIPT.replace("mask=i < n)\n", "mask=i < m)\n"))
+    (tmp_path / "my.py").write_text(SCRIPT.replace("mask=i < n)\n", "mask=i < m)\n"))
     page.get_by_role("heading", name="v3: scale does not compile").wait_for()
     page.get_by_role("button", name="v1").press("Enter")
     page.get_by_role("heading", name="v1: ").wait_for()
