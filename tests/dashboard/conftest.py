@@ -240,12 +240,22 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
+#: In every page: Bokeh's views, and the elements that a selector fits, through all shadow roots.
+_LOOK = """
+window.allViews = (views = window.Bokeh?.index ?? []) => [...views].flatMap(view => [view, ...allViews(view.children?.() ?? [])])
+window.allElements = (selector, root = document) => [...root.querySelectorAll("*")].flatMap(element =>
+  [...(element.matches(selector) ? [element] : []), ...(element.shadowRoot ? allElements(selector, element.shadowRoot) : [])])
+window.seenFigures = () => allViews().filter(view => view.model.type === "Figure" && view.el.checkVisibility({visibilityProperty: true}))
+"""
+
+
 def patient(make: Callable[..., Any]) -> Callable[..., Any]:
-    """What makes a context or a page, which then waits as long as a slow machine may take."""
+    """What makes a context or a page, which then waits as long as a slow machine may take. Its pages have ``_LOOK``."""
 
     def made(*args: Any, **settings: Any) -> Any:
         place = make(*args, **settings)
         place.set_default_timeout(PATIENCE)
+        place.add_init_script(_LOOK)
         return place
 
     return made
@@ -282,10 +292,9 @@ def opened(view: Callable[[State], Any], /, **address: Any) -> Any:
 
 #: Whether the place of a view is the one that is seen and all in it is built: then of how many parts it consists, else 0.
 BUILT = """name => {
-  const all = function* (views) { for (const view of views) { yield view; yield* all(view.children?.() ?? []) } }
-  const place = [...all(window.Bokeh?.index ?? [])].find(view => view.el?.classList.contains(`place-${name}`))
+  const place = allViews().find(view => view.el?.classList.contains(`place-${name}`))
   if (!place || place.el.classList.contains("away")) return 0
-  const parts = [...all(place.children())].filter(view => view.el?.checkVisibility())
+  const parts = allViews(place.children()).filter(view => view.el?.checkVisibility())
   const built = view => view.model.type === "Figure" ? view.has_finished() : view.tabulator ? view.tabulator.initialized : true
   return parts.every(built) ? parts.length : 0
 }"""

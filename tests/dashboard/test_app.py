@@ -23,17 +23,9 @@ POINTS = """() => {
   return null
 }"""
 
-MASKS = """() => {
-  const every = (selector, root = document) => [...root.querySelectorAll(selector), ...[...root.querySelectorAll("*")]
-    .flatMap(element => element.shadowRoot ? every(selector, element.shadowRoot) : [])]
-  return every(".tabulator-tableholder").filter(element => element.checkVisibility()).map(element =>
-    [element.scrollWidth > element.clientWidth, getComputedStyle(element).maskImage !== "none"])
-}"""
-TO_THE_END = """() => {
-  const every = (selector, root = document) => [...root.querySelectorAll(selector), ...[...root.querySelectorAll("*")]
-    .flatMap(element => element.shadowRoot ? every(selector, element.shadowRoot) : [])]
-  for (const element of every(".tabulator-tableholder")) element.scrollLeft = element.scrollWidth
-}"""
+MASKS = """() => allElements(".tabulator-tableholder").filter(element => element.checkVisibility()).map(element =>
+  [element.scrollWidth > element.clientWidth, getComputedStyle(element).maskImage !== "none"])"""
+TO_THE_END = """() => { for (const element of allElements(".tabulator-tableholder")) element.scrollLeft = element.scrollWidth }"""
 
 
 def drawn(page: Any) -> dict[str, Any]:

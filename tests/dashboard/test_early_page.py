@@ -19,17 +19,12 @@ ADDRESSES = """() => {
 }"""
 
 #: Widths of the visible figures, and of what was drawn in them.
-WIDTHS = """() => {
-  const all = function* (views) { for (const view of views) { yield view; yield* all(view.children?.() ?? []) } }
-  const figures = [...all(Bokeh.index)].filter(view => view.model.type === "Figure" && view.el.checkVisibility())
-  return figures.map(({el, frame}) => [el.parentNode.host.clientWidth - el.offsetWidth, el.offsetWidth - frame.bbox.right])
-}"""
+WIDTHS = """() => seenFigures().map(({el, frame}) =>
+  [el.parentNode.host.clientWidth - el.offsetWidth, el.offsetWidth - frame.bbox.right])"""
 #: Presses Profile as soon as a figure is drawn, before the page is at rest; and says whether a pointer would have reached it.
 PRESSED_EARLY = """async () => {
-  const inside = function* (root) { for (const at of root.querySelectorAll("*")) { yield at; if (at.shadowRoot) yield* inside(at.shadowRoot) } }
-  const views = function* (shown) { for (const view of shown) { yield view; yield* views(view.children?.() ?? []) } }
-  const drawn = () => [...views(window.Bokeh?.index ?? [])].some(view => view.model.type === "Figure" && view.has_finished())
-  const there = () => drawn() && [...inside(document)].find(at => at.tagName === "BUTTON" && at.textContent === "Profile")
+  const drawn = () => allViews().some(view => view.model.type === "Figure" && view.has_finished())
+  const there = () => drawn() && allElements("button").find(at => at.textContent === "Profile")
   let button
   while (!(button = there())) await new Promise(resolve => setTimeout(resolve, 10))
   const {x, y, width, height} = button.getBoundingClientRect()
@@ -83,20 +78,15 @@ def test_page_count_before_the_table_is_built_counts(visit: Any) -> None:
     assert not [text for text in warned if "Not Initialized" in text]
 
 
-#: The views of Bokeh's that are seen and are figures.
-FIGURES = """
-  const all = function* (views) { for (const view of views) { yield view; yield* all(view.children?.() ?? []) } }
-  const figures = [...all(Bokeh.index)].filter(view => view.model.type === "Figure" && view.el.checkVisibility({visibilityProperty: true}))
-"""
-HEIGHTS = f"() => {{ {FIGURES} return figures.map(view => [view.el.offsetHeight, view.model.height, innerHeight]) }}"
+HEIGHTS = "() => seenFigures().map(view => [view.el.offsetHeight, view.model.height, innerHeight])"
 #: Takes the layout of what holds a figure away, as while that is exchanged for another one, and lays out the page.
-WITHOUT = f"""() => {{ {FIGURES}
-  const [holder] = figures.map(view => view.parent)
+WITHOUT = """() => {
+  const holder = seenFigures()[0].parent
   const known = holder.layout != null
   holder.layout = undefined
   Bokeh.index.roots[0].compute_layout()
   return [known, holder.layout != null]
-}}"""
+}"""
 
 
 def test_long_figure_has_its_height_and_may_be_exchanged(visit: Any, built: Any) -> None:

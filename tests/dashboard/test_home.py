@@ -168,11 +168,7 @@ def test_rows_of_runs_open_them(view: type[View], table: str, in_runs: None) -> 
 
 
 #: Has Panel make the browser's choice the server's, which has none, as it does once while a page comes.
-CLEARED = """() => {
-  const all = function* (views) { for (const view of views) { yield view; yield* all(view.children?.() ?? []) } }
-  const view = [...all(Bokeh.index)].find(view => view.tabulator && view.el.checkVisibility({visibilityProperty: true}))
-  view.setSelection()
-}"""
+CLEARED = "() => allViews().find(view => view.tabulator && view.el.checkVisibility({visibilityProperty: true})).setSelection()"
 
 
 @pytest.mark.browser

@@ -31,17 +31,9 @@ CODE = "--x_x--0_0--alert(3)--x_x--0_0--"
 
 
 #: Elements through all shadow roots that only a name can have made.
-INJECTED = """() => {
-  const found = [], walk = root => {
-    for (const element of root.querySelectorAll("*")) {
-      if (element.matches("img[src='x'], [onerror]") || (element.matches("script") && /alert\\(/.test(element.textContent) && !element.type))
-        found.push(element.outerHTML.slice(0, 200))
-      if (element.shadowRoot) walk(element.shadowRoot)
-    }
-  }
-  walk(document)
-  return found
-}"""
+INJECTED = """() => allElements("img[src='x'], [onerror], script")
+  .filter(element => !element.matches("script") || (/alert\\(/.test(element.textContent) && !element.type))
+  .map(element => element.outerHTML.slice(0, 200))"""
 
 
 def hostile_rows(kernel: str, config: str = "") -> list[dict[str, Any]]:
@@ -93,16 +85,7 @@ def watched(visit: Any) -> Iterator[Callable[..., Any]]:
     return go
 
 
-HOVERED = """() => {
-  const seen = [], walk = root => {
-    for (const element of root.querySelectorAll("*")) {
-      if (element.matches(".tabulator-tooltip, .bk-Tooltip, .bk-tooltip-content") && element.checkVisibility()) seen.push(element.className)
-      if (element.shadowRoot) walk(element.shadowRoot)
-    }
-  }
-  walk(document)
-  return seen
-}"""
+HOVERED = """() => allElements(".tabulator-tooltip, .bk-Tooltip, .bk-tooltip-content").some(element => element.checkVisibility())"""
 
 
 def hover_figures(page: Any) -> bool:

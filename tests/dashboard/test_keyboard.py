@@ -30,18 +30,9 @@ FOCUS = """() => {
   return [role, (names.find(Boolean) || "").split("\\n")[0], Boolean(seen) && width > 0 && height > 0]
 }"""
 #: Both ends of the timeline's axis.
-SEEN = """() => {
-  const all = function* (views) { for (const view of views) { yield view; yield* all(view.children?.() ?? []) } }
-  const figure = [...all(Bokeh.index)].find(view => view.model.type === "Figure" && view.el.checkVisibility())
-  return [figure.model.x_range.start, figure.model.x_range.end]
-}"""
-CANVAS = """() => {
-  const every = (selector, root = document) => [...root.querySelectorAll(selector), ...[...root.querySelectorAll("*")]
-    .flatMap(element => element.shadowRoot ? every(selector, element.shadowRoot) : [])]
-  every(".bk-events").find(element => element.checkVisibility()).focus()
-}"""
-#: Widgets show no change until ``release``, as on a busy page: React asks for its turns by messages to itself. ``answered`` is the tab
-#: that the server names meanwhile.
+SEEN = """() => (({start, end}) => [start, end])(seenFigures()[0].model.x_range)"""
+CANVAS = """() => allElements(".bk-events").find(element => element.checkVisibility()).focus()"""
+#: Widgets show no change until ``release``, as on a busy page: React asks for its turns by messages to itself.
 HOLD = """() => {
   const post = MessagePort.prototype.postMessage, held = []
   MessagePort.prototype.postMessage = function (...message) { held.push(() => post.apply(this, message)) }

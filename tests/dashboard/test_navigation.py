@@ -224,11 +224,10 @@ def test_a_tab_that_is_pressed_is_the_view_of_the_address(in_runs: None) -> None
     assert views.active == 0
 
 
-#: All elements, within components too.
-ALL = 'root => [...root.querySelectorAll("*")].flatMap(e => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])])'
 #: Whether the roofline was made ready, and is skipped when the page is drawn.
-RESTS = "e => e.matches('.place-roofline') && getComputedStyle(e).contentVisibility === 'hidden'"
-SETTLED = f"() => {{ const all = {ALL}; return all(document).some({RESTS}) }}"
+SETTLED = (
+    "() => allElements('.place-roofline').some(element => getComputedStyle(element).contentVisibility === 'hidden')"
+)
 #: How often something is to be done at once, in two seconds.
 CALLS = """async () => {
   const usual = MessagePort.prototype.postMessage
@@ -239,11 +238,7 @@ CALLS = """async () => {
   return calls
 }"""
 #: Of the figures that are seen: the width of each, and how wide it is painted; and the colour that it is painted on.
-FIGURES = """() => {
-  const all = function* (views) { for (const view of views) { yield view; yield* all(view.children?.() ?? []) } }
-  const seen = [...all(Bokeh.index)].filter(view => view.model.type === "Figure" && view.el.checkVisibility({visibilityProperty: true}))
-  return seen.map(view => [view.el.clientWidth, view.canvas_view.bbox.width, view.model.border_fill_color])
-}"""
+FIGURES = """() => seenFigures().map(view => [view.el.clientWidth, view.canvas_view.bbox.width, view.model.border_fill_color])"""
 
 
 def at_rest(page: Any) -> None:
