@@ -109,17 +109,11 @@ def changed_sizes(loaded: LoadedRun, kernel: str) -> list[str]:
 
 
 def _changed_problems(loaded: LoadedRun) -> list[changes.Problem]:
-    return _for_a_while(loaded, "changed", lambda: sorted(changes.changed_problems(loaded)))
-
-
-def _for_a_while(loaded: LoadedRun, key: Hashable, make: Callable[[], Result]) -> Result:
-    """As ``kept``, for ``_CURRENT_FOR`` seconds. A later answer takes the place of the former."""
     now = time.monotonic()
-    answers: list[tuple[float, Result]] = kept(loaded, key, list)
-    if answers and now - answers[-1][0] < _CURRENT_FOR:
-        return answers[-1][1]
-    answers[:] = [(now, found := make())]
-    return found
+    answers: list[tuple[float, list[changes.Problem]]] = kept(loaded, "changed", list)
+    if not answers or now - answers[-1][0] >= _CURRENT_FOR:
+        answers[:] = [(now, sorted(changes.changed_problems(loaded)))]
+    return answers[-1][1]
 
 
 def findings(loaded: LoadedRun, case: tuple[str, ...]) -> tuple[Finding, ...]:
