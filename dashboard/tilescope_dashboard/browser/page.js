@@ -6,7 +6,6 @@ const TYPING = "input:not([type=checkbox]):not([type=radio]), textarea, select, 
 const OPENING = ["Enter", " ", "ArrowDown", "ArrowUp"]
 const CLOSED = ".MuiSelect-select[aria-expanded=false]:not([aria-disabled=true])"
 const STOPS = "a[href], button, input, select, textarea, summary, [tabindex]"
-const FIELDS = "input, [role=combobox], textarea"
 // What a letter opens, or closes where it is open.
 const PANELS = {p: "profile", g: "gpu", r: "run", "/": "find"}
 // In a figure that has the focus: by what part of what is seen it goes to the side, and how much more is seen then.
@@ -39,8 +38,7 @@ function once(find, then, until = performance.now() + PATIENCE) {
 
 function move(canvas, key) {
   const host = canvas.getRootNode().host
-  const figure = window.Bokeh?.index.query_one(view => view.model.type === "Figure" &&
-    (view.el === host || view.shadow_el?.contains(host) || view.canvas_view?.el === host))
+  const figure = window.Bokeh?.index.query_one(view => view.model.type === "Figure" && view.canvas_view?.el === host)
   if (!figure || figure.model.x_range.type === "FactorRange") return
   if (MOVES[key] === null) return figure.reset()
   const range = figure.model.x_range
@@ -69,11 +67,10 @@ function nameOptions(list) {
 // Every widget has a shadow root, which no style of the page reaches: each is heard from when the focus first comes into it. The focus
 // may come from another widget in the same root: then nobody outside of that root hears of it.
 function ring(style) {
-  const sheet = new CSSStyleSheet(), known = new WeakSet()
+  const sheet = new CSSStyleSheet()
   sheet.replaceSync(style)
   const hear = root => {
-    if (known.has(root)) return
-    known.add(root)
+    if (root.adoptedStyleSheets.includes(sheet)) return
     root.adoptedStyleSheets.push(sheet)
     root.addEventListener("focusin", event => {
       const path = event.composedPath(), list = path[0].closest?.("[role=listbox]")
@@ -96,7 +93,7 @@ const drawer = (open, from) => once(() => {
   // The page puts its drawer into a landmark of navigation, which has no name.
   every("nav:not([aria-label])").forEach(nav => nav.setAttribute("role", "presentation"))
   if (!button) return false
-  return open() ? place && every(FIELDS, place).find(usable) : null
+  return open() ? place && every("input, [role=combobox], textarea", place).find(usable) : null
 }, field => focused() === from && field.focus())
 
 // Who opened the palette writes into its field, which comes with its dialog.
