@@ -10,7 +10,7 @@ from tilescope.models.advice.finding import AT_ROOF
 from tilescope.models.faults import WRONG
 from tilescope.table.case import Case
 from tilescope.table.ncu_rules import NcuRule
-from tilescope_dashboard.components import cards
+from tilescope_dashboard.components import cards, html_text
 from tilescope_dashboard.topics import advice as topic
 from tilescope_dashboard.views.advice import Advice, FusionForm
 
@@ -87,6 +87,7 @@ def test_html_in_a_finding_is_escaped(field: str) -> None:
 
 def test_advice_view_follows_the_choice() -> None:
     shown = opened(Advice, run=RUN, kernel="softmax")
+    assert {*shown.ours.stylesheets} >= {html_text.CSS, cards.CSS}
     assert field(shown, "case").value[0] == "triton"
     assert len(field(shown, "case").options) == 3 * 2 * 2
     eager = next(

@@ -50,6 +50,7 @@ def test_page_opens_on_numbers_and_views(visit: Any) -> None:
         page.wait_for_timeout(200)
     assert silent, heard
     assert '- heading "Tilescope" [level=1]' in heard
+    page.get_by_role("tablist", name="Views").first.wait_for()
     # Of the letters only those that are written are asked for.
     fonts = page.evaluate(
         "[...document.fonts].filter(font => font.status !== 'unloaded').map(font => font.unicodeRange)"
