@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from tilescope import cli
 from tilescope.collectors.foreign_files import (
+    contents,
     formats,
     helion_autotune,
     inductor_autotune,
@@ -158,6 +159,21 @@ def test_trace_with_odd_text_keeps_every_launch(tmp_path: Path) -> None:
         open_file(path)
     with pytest.raises(StoreError, match=r"no file nowhere\.json"):
         open_file("nowhere.json")
+
+
+def test_launch_with_odd_arguments_keeps_the_others(tmp_path: Path) -> None:
+    arguments = {"grid": [4, 1, 1], "registers per thread": [32], "stream": {"id": 7}, "est. achieved occupancy %": 25}
+    event = {"ph": "X", "cat": "kernel", "name": "k", "ts": 1.0, "dur": 2.0, "args": arguments}
+    table = profiler_trace.read(written(tmp_path, "odd.json", {"traceEvents": [event]})).table
+    assert dict(zip(table["metric"], table["value"], strict=True)) == pytest.approx(
+        {"gpu_time": 2e-6, "grid_blocks": 4, "estimated_occupancy": 0.25}
+    )
+
+
+def test_trace_was_recorded_when_its_first_launch_began(tmp_path: Path) -> None:
+    events = [{"ph": "X", "cat": "kernel", "name": "k", "ts": start, "dur": 2.0} for start in (9e6, 1e6)]
+    data = {"traceEvents": events, "baseTimeNanoseconds": 1_700_000_000_000_000_000}
+    assert profiler_trace.read(written(tmp_path, "late.json", data)).recorded == "2023-11-14T22:13:21+00:00"
 
 
 def test_protons_kernels_are_summed_in_each_scope() -> None:
@@ -311,6 +327,17 @@ def test_a_file_that_cannot_be_opened_is_an_error_of_one_line(
     assert name in error
     assert len(error.splitlines()) == 1
     assert not list((tmp_path / "runs").glob("*"))
+
+
+def test_values_beyond_the_limits_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = contents.Rows("ncu")
+    rows.add(
+        "k", "w", 0, {"gpu_time": 0.0, "registers": 1e61, "waves": 1e-61, "block_threads": None, "grid_blocks": -1.0}
+    )
+    assert rows.frame()[["metric", "value"]].to_numpy().tolist() == [["gpu_time", 0.0]]
+    monkeypatch.setattr(contents, "MOST_ROWS", 1)
+    with pytest.raises(ValueError, match="it has more than 1 values: record fewer launches"):
+        rows.add("k", "w", 1, {"gpu_time": 1.0})
 
 
 def test_names_of_any_length_stay_apart(tmp_path: Path) -> None:

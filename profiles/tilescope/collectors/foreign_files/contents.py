@@ -90,36 +90,15 @@ class Rows:
 
         Where the rows are of several GPUs, each has cases of its own, with ``gpu`` in their workload. A value that is None, negative or NaN is left out. Raises Unreadable for too many values.
         """
-        self._add([(kernel, workload, config, impl, gpu)], [launch], list(values), [list(values.values())])
-
-    def add_launches(
-        self,
-        cases: Sequence[tuple[str, str, str]],
-        metrics: Sequence[str],
-        values: Sequence[Sequence[float | None]],
-    ) -> None:
-        """As ``add``, for many launches in their order: kernel, workload and GPU of each, and its values of ``metrics``."""
-        keys = [(kernel, workload, "", IMPLEMENTATION, gpu) for kernel, workload, gpu in cases]
-        self._add(keys, range(len(cases)), metrics, values)
-
-    def _add(
-        self,
-        keys: Sequence[tuple[str, str, str, str, str]],
-        launches: Sequence[int | None],
-        metrics: Sequence[str],
-        values: Sequence[Sequence[float | None]],
-    ) -> None:
-        known = self._known
-        self._gpus.update(key[-1] for key in keys)
-        of = [known.setdefault(key, len(known)) for key in keys]
-        found = np.array(values, dtype="float64").reshape(len(keys), len(metrics))
-        kept = (found == 0) | ((found >= json_shape.SMALLEST) & (found <= json_shape.LARGEST))
-        rows, places = np.nonzero(kept)
-        self._cases += np.array(of, dtype="int64")[rows].tolist()
-        self._launches += [launches[row] for row in rows.tolist()]
-        self._metrics += np.array(metrics, dtype=object)[places].tolist()
-        self._values += found[kept].tolist()
-        if len(self._values) > MOST_ROWS:
+        self._gpus.add(gpu)
+        case = self._known.setdefault((kernel, workload, config, impl, gpu), len(self._known))
+        for metric, value in values.items():
+            if value is not None and (value == 0 or json_shape.SMALLEST <= value <= json_shape.LARGEST):
+                self._cases.append(case)
+                self._launches.append(launch)
+                self._metrics.append(metric)
+                self._values.append(value)
+        if len(self) > MOST_ROWS:
             raise bounded_reading.Unreadable(f"it has more than {MOST_ROWS:,} values: record fewer launches")
 
     def placed(self, workload: str, gpu: str) -> str:

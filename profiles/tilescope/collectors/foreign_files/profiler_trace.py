@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from datetime import UTC, datetime
@@ -88,28 +89,32 @@ class _Shape(NamedTuple):
 
     kernel: str
     workload: str
-    values: tuple[float | None, ...]
+    values: Mapping[str, float | None]
     stream: str
     device: object
     gpu: str
     in_graph: bool
 
 
-#: Metrics of a launch: its time, those of ``_Shape.values``, and by how much it outlasts a later one.
-_METRICS = (
-    "gpu_time", "registers", "shared_memory", "block_threads", "grid_blocks", "estimated_occupancy", "stream_overlap",
-)  # fmt: skip
+class _Launch(NamedTuple):
+    """A launch: microseconds of its start, seconds of its time, and the id of its operator."""
+
+    start: float
+    time: float
+    shape: _Shape
+    by: object
+
+    @property
+    def end(self) -> float:
+        """Its end in microseconds."""
+        return self.start + self.time * 1e6
 
 
 @dataclass
 class _Trace:
-    """The launches by column (a trace has a million), the operators by their ids, and other members of the trace."""
+    """The launches, the operators by their ids, and other members of the trace."""
 
-    starts: list[float] = dataclass_field(default_factory=list)
-    times: list[float] = dataclass_field(default_factory=list)
-    shapes: list[_Shape] = dataclass_field(default_factory=list)
-    by: list[object] = dataclass_field(default_factory=list)
-    known: dict[tuple[Any, ...], _Shape] = dataclass_field(default_factory=dict)
+    launches: list[_Launch] = dataclass_field(default_factory=list)
     operators: dict[object, str] = dataclass_field(default_factory=dict)
     members: dict[str, Any] = dataclass_field(default_factory=dict)
     damaged: int = 0
@@ -133,13 +138,11 @@ def read(path: Path) -> Contents:
             trace.members[member] = value
     kineto = any(name in trace.members for name in _KINETO)
     rows = Rows(SOURCE if kineto else UNNAMED)
-    order = sorted(range(len(trace.starts)), key=trace.starts.__getitem__)
-    outlasting, early = _overlaps(trace, order)
-    rows.add_launches(
-        [(shape.kernel, shape.workload, shape.gpu) for shape in (trace.shapes[place] for place in order)],
-        _METRICS,
-        [(trace.times[place], *trace.shapes[place].values, outlasting.get(place)) for place in order],
-    )
+    launches = sorted(trace.launches, key=lambda launch: launch.start)
+    outlasting, early = _overlaps(launches)
+    for number, (_, time, shape, _) in enumerate(launches):
+        values = {"gpu_time": time, **shape.values, "stream_overlap": outlasting.get(number)}
+        rows.add(shape.kernel, shape.workload, number, values, gpu=shape.gpu)
     contents.require(
         rows,
         f"no launch in it has a time that can be: {trace.damaged} damaged event(s), record it again"
@@ -147,16 +150,16 @@ def read(path: Path) -> Contents:
         else "no launch on a GPU is in it: record with ProfilerActivity.CUDA, on a machine where torch sees the GPU",
     )
     described = contents.mappings(trace.members.get("deviceProperties"))
-    gpus = {shape.gpu: shape.device for shape in trace.shapes}
+    gpus = {launch.shape.gpu: launch.shape.device for launch in launches}
     device, notes = contents.of_gpus({gpu: _device(described, number) for gpu, number in sorted(gpus.items())})
     return Contents(
         "torch.profiler" if kineto else "a tool that it does not name",
         rows.frame(),
         device,
-        _kernels(trace, order),
+        _kernels(launches, trace.operators),
         {called: said for name, called in _VERSIONS.items() if (said := contents.text(trace.members.get(name)))},
-        _recorded(trace.members.get("baseTimeNanoseconds"), min(trace.starts)),
-        [*_notes(trace, outlasting, early), *notes],
+        _recorded(trace.members.get("baseTimeNanoseconds"), launches[0].start),
+        [*_notes(launches, outlasting, early, trace.damaged), *notes],
     )
 
 
@@ -170,40 +173,37 @@ def _read_event(trace: _Trace, event: _Event) -> None:
         if not (abs(event.ts) < _LATEST and 0 <= event.dur < _LATEST):
             trace.damaged += 1
             return
-        trace.starts.append(event.ts)
-        trace.times.append(event.dur * 1e-6)
-        trace.shapes.append(_shape(trace, event.name, arguments))
-        trace.by.append(_plain(called))
+        trace.launches.append(_Launch(event.ts, event.dur * 1e-6, _shape(event.name, arguments), _plain(called)))
 
 
 _NO_ARGUMENTS = _Arguments()
 
 
-def _shape(trace: _Trace, name: Any, of: _Arguments) -> _Shape:
+def _shape(name: Any, of: _Arguments) -> _Shape:
     grid, block = (tuple(sides) if isinstance(sides, list) else None for sides in (of.grid, of.block))
-    key = (name, grid, block, of.bytes, of.registers, of.shared_memory, of.occupancy, of.stream, of.device, of.graph)
+    parts = (name, grid, block, of.bytes, of.registers, of.shared_memory, of.occupancy, of.stream, of.device, of.graph)
     try:
-        return trace.known[key]
-    except KeyError:
-        made = trace.known[key] = _made(name, of)
-        return made
+        return _made(parts)
     except TypeError:  # a part is an object or a list
-        return _made(name, of)
+        return _made.__wrapped__(parts)
 
 
-def _made(name: Any, of: _Arguments) -> _Shape:
-    grid, block = contents.sizes(of.grid), contents.sizes(of.block)
-    moved = None if grid else contents.number(of.bytes)
-    share = contents.number(of.occupancy)
-    values = (
-        contents.number(of.registers), contents.number(of.shared_memory), contents.product(block), contents.product(grid),
-        None if share is None else share / 100,
-    )  # fmt: skip
+@functools.lru_cache(maxsize=1 << 16)
+def _made(parts: tuple[Any, ...]) -> _Shape:
+    name, grid, block, size, registers, shared, occupancy, stream, device, graph = parts
+    grid, block = contents.sizes(grid), contents.sizes(block)
+    moved = None if grid else contents.number(size)
+    share = contents.number(occupancy)
+    values = {
+        "registers": contents.number(registers), "shared_memory": contents.number(shared),
+        "block_threads": contents.product(block), "grid_blocks": contents.product(grid),
+        "estimated_occupancy": None if share is None else share / 100,
+    }  # fmt: skip
     workload = f"{moved:.0f} bytes" if moved is not None else contents.workload(grid, block)
     called = contents.name(name if isinstance(name, str) else "")
-    device = _plain(of.device)
+    device = _plain(device)
     gpu = "" if device is None else contents.text(f"GPU {device}", 40)
-    return _Shape(called, workload, values, contents.text(of.stream, 20), device, gpu, bool(of.graph))
+    return _Shape(called, workload, values, contents.text(stream, 20), device, gpu, bool(graph))
 
 
 def _plain(value: Any) -> object:
@@ -240,16 +240,15 @@ def _recorded(base: Any, start: float) -> str:
         return ""
 
 
-def _kernels(trace: _Trace, order: Iterable[int]) -> dict[str, DeclaredKernel]:
+def _kernels(launches: Iterable[_Launch], operators: Mapping[object, str]) -> dict[str, DeclaredKernel]:
     """The summary of each kernel: the operators that launched it, and its streams."""
     by: dict[str, Counter[str]] = {}
     streams: dict[str, set[str]] = {}
-    for place in order:
-        shape = trace.shapes[place]
-        if operator := trace.operators.get(trace.by[place]):
-            by.setdefault(shape.kernel, Counter())[operator] += 1
-        if shape.stream:
-            streams.setdefault(shape.kernel, set()).add(shape.stream)
+    for launch in launches:
+        if operator := operators.get(launch.by):
+            by.setdefault(launch.shape.kernel, Counter())[operator] += 1
+        if launch.shape.stream:
+            streams.setdefault(launch.shape.kernel, set()).add(launch.shape.stream)
     found: dict[str, DeclaredKernel] = {}
     for name in dict.fromkeys([*by, *streams]):
         parts = [f"launched by {contents.listed(by[name])}"] if name in by else []
@@ -259,7 +258,7 @@ def _kernels(trace: _Trace, order: Iterable[int]) -> dict[str, DeclaredKernel]:
     return found
 
 
-def _overlaps(trace: _Trace, order: Iterable[int]) -> tuple[dict[int, float], dict[int, float]]:
+def _overlaps(launches: Sequence[_Launch]) -> tuple[dict[int, float], dict[int, float]]:
     """Launches that overlap a later one of their stream: by how many seconds each outlasts it, and each begins before the last ends.
 
     A stream runs its launches in order, so none ends before an earlier one. With programmatic dependent launch one may begin before
@@ -268,36 +267,34 @@ def _overlaps(trace: _Trace, order: Iterable[int]) -> tuple[dict[int, float], di
     latest: dict[tuple[object, str], int] = {}
     outlasting: dict[int, float] = {}
     early: dict[int, float] = {}
-    for place in order:
-        shape = trace.shapes[place]
+    for number, launch in enumerate(launches):
+        shape = launch.shape
         if not shape.stream or shape.in_graph:
             continue
-        before = latest.setdefault((shape.device, shape.stream), place)
-        begun, ended = _end(trace, before) - trace.starts[place], _end(trace, before) - _end(trace, place)
-        if min(begun, ended) > _ROUNDING and trace.starts[before] < trace.starts[place]:
-            outlasting[before] = max(ended * 1e-6, outlasting.get(before, 0.0))
+        at = latest.setdefault((shape.device, shape.stream), number)
+        before = launches[at]
+        begun, ended = before.end - launch.start, before.end - launch.end
+        if min(begun, ended) > _ROUNDING and before.start < launch.start:
+            outlasting[at] = max(ended * 1e-6, outlasting.get(at, 0.0))
             continue
-        if begun > _ROUNDING and before != place and before not in outlasting:
-            early[place] = begun * 1e-6
-        latest[shape.device, shape.stream] = place
+        if begun > _ROUNDING and at != number and at not in outlasting:
+            early[number] = begun * 1e-6
+        latest[shape.device, shape.stream] = number
     return outlasting, early
 
 
-def _notes(trace: _Trace, outlasting: Mapping[int, float], early: Mapping[int, float]) -> list[str]:
+def _notes(
+    launches: Sequence[_Launch], outlasting: Mapping[int, float], early: Mapping[int, float], damaged: int
+) -> list[str]:
     said = {
         "impossible: launches that end after a later launch of their stream has ended": outlasting,
         "launches that begin before the one before them on their stream ends (programmatic dependent launch does so; without it a "
         "time is wrong)": early,
     }
-    notes = [f"{what}: {_listed(trace, found)}" for what, found in said.items() if found]
-    return notes + ([f"damaged events that were left out: {trace.damaged}"] if trace.damaged else [])
-
-
-def _listed(trace: _Trace, found: Mapping[int, float]) -> str:
-    most = max(found, key=lambda place: found[place])
-    return f"{len(found):,}, {trace.shapes[most].kernel} by {units.text(found[most], 'second')}"
-
-
-def _end(trace: _Trace, place: int) -> float:
-    """The end of a launch in microseconds."""
-    return trace.starts[place] + trace.times[place] * 1e6
+    notes = []
+    for what, found in said.items():
+        if found:
+            most = max(found, key=lambda number: found[number])
+            longest = f"{launches[most].shape.kernel} by {units.text(found[most], 'second')}"
+            notes.append(f"{what}: {len(found):,}, {longest}")
+    return notes + ([f"damaged events that were left out: {damaged}"] if damaged else [])
