@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tilescope.collectors.foreign_files import contents
@@ -56,6 +55,8 @@ _KNOWN = {
 _WHOLE_NAME = re.compile(rf"\w+\.sum|launch__(grid|block|registers|thread|shared)\w*|{_DEVICE}\w*")
 _WHOLE_UNITS = frozenset(("", "ns", "nsecond", "byte", "sector", "inst", "cycle", "thread", "warp", "request", "block",
                           "register/thread", "byte/block"))  # fmt: skip
+#: The cells of a launch's row by column; name, unit and number of each metric.
+_Launch = tuple[dict[str, str], list[tuple[str, str, str]]]
 
 
 def begins(head: bytes) -> bool:
@@ -82,81 +83,66 @@ def read(path: Path) -> Contents:
         raise bounded_reading.Unreadable("it holds a raw page and a details page: give each a file of its own")
     rows = Rows(SOURCE)
     devices: dict[str, Device] = {}
-    others = _Others()
+    #: Counters that METRICS lacks, and those whose unit is unknown: their values cannot be converted.
+    unknown, unfit = dict[str, int](), dict[str, int]()
     launches = [launch for table in tables for launch in _launches(table)]
-    for number, launch in enumerate(launches):
+    for number, (printed, counted) in enumerate(launches):
+        fit = []
+        for name, unit, value in counted:
+            if name not in _KNOWN:
+                unknown[name] = 1
+            elif cells.in_base(1.0, unit)[1].startswith(_KNOWN[name]):
+                fit.append((name, unit, value))
+            else:
+                unfit[f"{name} ({unit or 'no unit'})"] = 1
         # pandas may have made a float of it.
-        device = re.match(r"\d+", launch.printed.get("Device", ""))
+        device = re.match(r"\d+", printed.get("Device", ""))
         gpu = f"GPU {device[0]}" if device else ""
-        if _add(rows, number, launch.printed, counters.values(others.without(launch.counted)), gpu):
-            devices.setdefault(gpu, _device(launch))
+        if _add(rows, number, printed, counters.values(fit), gpu):
+            devices.setdefault(gpu, _device(printed, counted))
     if not launches:
         raise bounded_reading.Unreadable(f"it has ncu's header and no launch: {_reason(text, 'profile one')}")
-    named = f" ({contents.listed(others.unknown)})" if others.unknown else ""
+    named = f" ({contents.listed(unknown)})" if unknown else ""
     contents.require(rows, f"none of its counters{named} is one that Tilescope knows: profile with 'ncu --set full'")
     gpus, notes = contents.of_gpus(devices)
     if left_out := sum(table.left_out for table in tables):
         notes.append(f"rows that are cut off or too long and were left out: {left_out}")
-    if others.unfit:
-        notes.append(f"counters in unknown units were left out: {contents.listed(others.unfit)}")
+    if unfit:
+        notes.append(f"counters in unknown units were left out: {contents.listed(unfit)}")
     return Contents("Nsight Compute", rows.frame(), gpus, notes=[*(f"ncu: {line}" for line in _said(text)), *notes])
 
 
-@dataclass
-class _Others:
-    """The counters that METRICS lacks, and those whose unit is unknown: their values cannot be converted."""
-
-    unknown: dict[str, int] = field(default_factory=dict)
-    unfit: dict[str, int] = field(default_factory=dict)
-
-    def without(self, counted: Iterable[tuple[str, str, str]]) -> Iterator[tuple[str, str, str]]:
-        """The counters of METRICS in a known unit. The others are noted."""
-        for name, unit, value in counted:
-            if name not in _KNOWN:
-                self.unknown[name] = 1
-            elif cells.in_base(1.0, unit)[1].startswith(_KNOWN[name]):
-                yield name, unit, value
-            else:
-                self.unfit[f"{name} ({unit or 'no unit'})"] = 1
-
-
-@dataclass(frozen=True)
-class _Launch:
-    """``printed`` are the cells of its row by column; ``counted`` are name, unit and number of each metric, as Python writes it."""
-
-    printed: Mapping[str, str]
-    counted: Sequence[tuple[str, str, str]]
-
-
 def _launches(table: cells.Table) -> Iterator[_Launch]:
-    found = list(_of_raw(table) if table.raw else _of_details(table))
+    found = _of_raw(table) if table.raw else _of_details(table)
     numbers = (
         (value, unit in _WHOLE_UNITS and bool(_WHOLE_NAME.fullmatch(name)))
-        for one in found
-        for name, unit, value in one.counted
+        for _, counted in found
+        for name, unit, value in counted
     )
     mark = delimited.decimal_mark(numbers, table.separator)
-    for one in found:
-        counted = [(name, unit, delimited.plain(value, mark)) for name, unit, value in one.counted if name]
-        yield _Launch(one.printed, counted)
+    for printed, counted in found:
+        yield printed, [(name, unit, delimited.plain(value, mark)) for name, unit, value in counted if name]
 
 
-def _of_raw(table: cells.Table) -> Iterator[_Launch]:
-    for row in table.rows:
-        counted = [one for one in zip(table.header, table.units, row, strict=False) if "__" in one[0]]
-        yield _Launch(dict(zip(table.header, row, strict=False)), counted)
+def _of_raw(table: cells.Table) -> list[_Launch]:
+    return [
+        (
+            dict(zip(table.header, row, strict=False)),
+            [one for one in zip(table.header, table.units, row, strict=False) if "__" in one[0]],
+        )
+        for row in table.rows
+    ]
 
 
-def _of_details(table: cells.Table) -> Iterator[_Launch]:
+def _of_details(table: cells.Table) -> list[_Launch]:
     """The launches of a details page, which has a row for each metric. Each process numbers its launches from 0."""
-    launches: dict[tuple[str, str], tuple[dict[str, str], list[tuple[str, str, str]]]] = {}
+    launches: dict[tuple[str, str], _Launch] = {}
     for row in table.rows:
         printed = dict(zip(table.header, row, strict=False))
         _, counted = launches.setdefault((printed.get("Process ID", ""), printed["ID"]), (printed, []))
         label, unit, value = (printed.get(f"Metric {what}", "") for what in ("Name", "Unit", "Value"))
         counted.append((LABELS.get(label, label), unit, value))
-    for launch in launches.values():
-        yield _Launch(*launch)
+    return list(launches.values())
 
 
 def _add(rows: Rows, launch: int, printed: Mapping[str, str], values: Mapping[str, float], gpu: str) -> bool:
@@ -176,13 +162,11 @@ def _capability(printed: Mapping[str, str]) -> str:
     return printed.get("CC", "").replace(",", ".")
 
 
-def _device(launch: _Launch) -> Device:
+def _device(printed: Mapping[str, str], counted: Iterable[tuple[str, str, str]]) -> Device:
     """The GPU in the cells of a launch, with its attributes where they were collected."""
-    told = {name: value for name, _, value in launch.counted if name.startswith(_DEVICE)}
+    told = {name: value for name, _, value in counted if name.startswith(_DEVICE)}
     title = told.get(f"{_DEVICE}display_name", "")
-    return contents.ncu_device(
-        _capability(launch.printed), title, lambda name: cells.number(told.get(_DEVICE + name, ""))
-    )
+    return contents.ncu_device(_capability(printed), title, lambda name: cells.number(told.get(_DEVICE + name, "")))
 
 
 def _said(text: str) -> list[str]:
