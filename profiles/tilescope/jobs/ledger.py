@@ -37,7 +37,7 @@ class Ledger:
         # Collectors only keep the files that launch something.
         writer.keep_sources({Case(entry["kernel"], "", "", "").name: _declaring(entry) for entry in job.catalog})
         if not (writer.rows["source"] == store.MODEL).any():
-            writer.append(declared_rows(job.cases, job.catalog), store.MODEL)
+            writer.append(declared_rows(job.cases, job.catalog))
         self.of = len(job.cases) * len(job.collectors)
         self.index = 0
         self.outstanding = {(name, case.id) for name in job.collectors for case in job.cases}
@@ -57,12 +57,13 @@ class Ledger:
 
         Cases that a limit left out are outstanding again.
         """
-        # Read again, because another process may have resumed the run meanwhile, or a part of it may be damaged.
+        # Read again, because another process may have resumed the run meanwhile.
         known, rows = journal.read(self.writer.folder), self.writer.rows
         settled = known.settled if known else ()
         cases = {case.id: case for case in self.job.cases}
         for done in settled:
-            self.outstanding.discard((done.collector, done.case))
+            if done.event in ("result", "error", "skipped"):
+                self.outstanding.discard((done.collector, done.case))
             if done.event in ("skipped", journal.LIMITED) and done.case in cases:
                 limited = done.event == journal.LIMITED
                 self.skipped[done.collector, done.message, limited].append(cases[done.case])
@@ -89,10 +90,8 @@ class Ledger:
             notes=(*notes, f"{'counted with a higher limit' if limited else 'interrupted, and gone on with'} at {now}"),
             skipped=tuple(one for one in run.skipped if one not in skipped),
         )
-        for name, message, of_limit in list(self.skipped):
-            for case in self.skipped.pop((name, message, True), ()) if of_limit else ():
-                self.writer.settle(journal.Settled(name, case.id, journal.LOST))
-                self.outstanding.add((name, case.id))
+        for key in [key for key in self.skipped if key[2]]:
+            del self.skipped[key]
 
     def left(self, name: str) -> list[Case]:
         """The cases that are outstanding for this collector."""
@@ -149,8 +148,7 @@ class Ledger:
             except Exception as error:
                 self.fail(case, name, f"what {name} wrote cannot be read: {one_line(error)}")
         if frames:
-            only = next(iter(frames)) if len(frames) == 1 else None
-            self.writer.append(pd.concat(frames.values(), ignore_index=True), name if only else "", only)
+            self.writer.append(pd.concat(frames.values(), ignore_index=True))
             self.productive.add(name)
         for case, frame in frames.items():
             self.functions[case.id] |= _functions(frame)

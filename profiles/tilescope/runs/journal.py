@@ -12,8 +12,6 @@ from tilescope.files import bounded_reading, json_shape
 from tilescope.table.case import Case
 
 FILE = "progress.jsonl"
-#: Event of a result that is no longer on the disk, or of a case that is tried again. It revokes the earlier entry of the case.
-LOST = "lost"
 #: Event of a case that a limit of the run left out.
 LIMITED = "limited"
 #: Most bytes of the journal.
@@ -22,7 +20,7 @@ _LARGEST = 256 * bounded_reading.MIB
 
 @dataclass(frozen=True)
 class Settled:
-    """A case, by id, that a collector is done with. ``event`` is ``result``, ``error``, ``skipped``, ``limited`` or ``lost``."""
+    """A case, by id, that a collector is done with. ``event`` is ``result``, ``error``, ``skipped`` or ``limited``."""
 
     collector: str
     case: str
@@ -72,10 +70,7 @@ def read(folder: Path) -> Journal | None:
             done = json_shape.fit(line, Settled, "")
         except ValueError:
             continue
-        if done.event == LOST:
-            settled.pop((done.collector, done.case), None)
-        else:
-            settled.setdefault((done.collector, done.case), done)
+        settled[done.collector, done.case] = done
     return Journal(cases, tuple(settled.values()))
 
 
