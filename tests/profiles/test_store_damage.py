@@ -157,6 +157,13 @@ def test_damaged_part_loses_its_own_rows(runs):
     assert loaded.run.notes == ("part 000002.parquet is damaged: it held finished cases, which are lost",)
 
 
+def test_resumed_run_adds_to_its_parts(runs):
+    again = RunWriter.reopen(killed(runs, FIRST))
+    again.append(schema.frame([CASES[0].row("barriers", 0, "compiler")]))
+    again.lock_file.close()
+    assert len(store.open_run(store.recover(again.folder)).table) == len(CASES) + 1
+
+
 def test_last_entry_of_a_case_counts(runs):
     made = writer(runs, FIRST)
     for event in (journal.LIMITED, "result"):

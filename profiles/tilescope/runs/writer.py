@@ -13,7 +13,6 @@ import gzip
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -90,10 +89,7 @@ class RunWriter:
             with writer._explained():
                 if folder == writer.final:
                     _unseal(folder, writer.folder)
-            writer._parts = {
-                name: max((_number(part) for part in parts(writer.folder, of)), default=0)
-                for name, of in _PARTS.items()
-            }
+            writer._parts = {name: len(parts(writer.folder, of)) for name, of in _PARTS.items()}
             kept = {} if only_to_finish else LoadedRun(writer.run, schema.frame([]), writer.folder).sources
             writer._sources = {kernel: dict(files) for kernel, files in kept.items()}
             writer._frames, lost = _read(writer.folder)
@@ -266,11 +262,6 @@ def _joined(found: list[pd.DataFrame]) -> pd.DataFrame:
 
 def _part(number: int) -> str:
     return f"{number:06d}.parquet"
-
-
-def _number(part: Path) -> int:
-    found = re.match(r"\d{1,9}", part.name)
-    return int(found[0]) if found else 0
 
 
 def _limited(run: Run) -> bool:
