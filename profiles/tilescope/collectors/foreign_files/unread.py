@@ -10,10 +10,12 @@ _COUNTERS = "print them with 'ncu --csv --page raw'"
 _NSYS = f"of Nsight Systems (nsys), which counts nothing: for times {TRACE}, and for counters {_COUNTERS}"
 _ROCPROF = f"of rocprof, for a GPU of AMD: {TRACE}, or one of Proton's profiles"
 _NSIGHT_PYTHON = f"of nsight-python, which has no grids of launches: for counters {_COUNTERS}"
-#: What a file is, by the names in its first lines: columns of CSV, of a printed table, or of JSON.
+#: What a file is, by its first bytes, or by the names in its first lines: columns of CSV, of a printed table, or of JSON.
 _NAMES = tuple(
     (re.compile(pattern, re.DOTALL | re.IGNORECASE), what)
     for pattern, what in (
+        (r"\ASQLite format 3\0", f"a database {_NSYS}; of rocprof: {TRACE}"),
+        (r"\A\x80[\2\4]", f"a pickle, as torch's memory snapshots are, without launches: {TRACE}"),
         (r"\btime ?\(%\).{1,40}total time ?\(", f"a summary {_NSYS}"),
         (r"\btotal \([kmg]?i?b\).{1,40}count.{1,400}operation", f"a summary {_NSYS}"),
         (r"\bstart ?\([mun]?s\w*\).{1,40}\bduration ?\(", f"a list {_NSYS}"),
@@ -34,22 +36,13 @@ _NAMES = tuple(
         (r"\bself cpu %.{1,80}\bself cpu\b", f"a printed table of torch.profiler: {TRACE}"),
     )
 )
-#: What a file is, by its first bytes.
-_BEGINNINGS = {
-    b"SQLite format 3\x00": f"a database {_NSYS}; of rocprof: {TRACE}",
-    **dict.fromkeys(
-        (b"\x80\x02", b"\x80\x04"), f"a pickle, as torch's memory snapshots are, without launches: {TRACE}"
-    ),
-}
-_ENDINGS = {(".nsys-rep", ".qdrep"): f"a report {_NSYS}"}
 #: Characters in which names are looked for: a table may follow lines of the tool.
 _BEGUN = 8192
 
 
 def named(head: bytes, name: str) -> str:
     """What a file called ``name`` is and what to open instead, by its first bytes; empty for any other file."""
-    by_name = [what for endings, what in _ENDINGS.items() if name.endswith(endings)]
-    by_bytes = [what for begin, what in _BEGINNINGS.items() if head.startswith(begin)]
-    text = head[:_BEGUN].decode(errors="replace")
-    by_names = (what for pattern, what in _NAMES if pattern.search(text))
-    return next(iter([*by_name, *by_bytes]), "") or next(by_names, "")
+    if name.endswith((".nsys-rep", ".qdrep")):
+        return f"a report {_NSYS}"
+    text = head[:_BEGUN].decode("latin-1")
+    return next((what for pattern, what in _NAMES if pattern.search(text)), "")
