@@ -50,7 +50,7 @@ def written(folder: Path, costs: dict[str, Any], sizes: dict[str, Any], **facts:
     ledger = Ledger(job, store.RunWriter(folder, about), lambda event: None)
     ledger.writer.plan(job.cases)
     row = GOOD.row("registers", 32, "compiler", launch=0, function="k")
-    ledger.writer.append(schema.frame([row]))
+    ledger.writer.append(schema.frame([row]), "compiler", GOOD)
     return ledger
 
 

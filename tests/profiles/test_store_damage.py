@@ -71,7 +71,7 @@ def test_file_of_too_many_rows_is_refused(runs, distinct):
 def filled(folder, name):
     made = writer(folder, name)
     for case in CASES:
-        made.append(schema.frame([case.row("registers", 32, "compiler", launch=0, function="k")]))
+        made.append(schema.frame([case.row("registers", 32, "compiler", launch=0, function="k")]), "compiler", case)
         made.settle(journal.Settled("compiler", case.id, "result"))
     return made
 
@@ -148,27 +148,17 @@ def test_publish_removes_older_copies_only(runs, tmp_path):
 
 def test_damaged_part_loses_its_own_rows(runs):
     half = killed(runs, FIRST)
-    part = half / "parts" / "000002.parquet"
+    part = next(path for path in half.joinpath("parts").iterdir() if CASES[1].slug in path.name)
     part.write_bytes(part.read_bytes()[:-9])
-    with pytest.raises(StoreError, match=f"000002.parquet of {FIRST} is damaged: .*'tilescope recover {FIRST}'"):
-        RunWriter.reopen(half)
-    loaded = store.open_run(store.recover(half))
-    assert set(loaded.table["workload"]) == {CASES[0].workload, CASES[2].workload}
-    assert loaded.run.notes == ("part 000002.parquet is damaged: it held finished cases, which are lost",)
-
-
-def test_resumed_run_adds_to_its_parts(runs):
-    again = RunWriter.reopen(killed(runs, FIRST))
-    again.append(schema.frame([CASES[0].row("barriers", 0, "compiler")]))
+    again = RunWriter.reopen(half)
+    assert set(again.rows["workload"]) == {CASES[0].workload, CASES[2].workload}
+    assert [done.case for done in journal.read(half).settled] == [CASES[0].id, CASES[2].id]
+    (note,) = again.run.notes
+    assert f"compiler {CASES[1].id}, which is outstanding again" in note
     again.lock_file.close()
-    assert len(store.open_run(store.recover(again.folder)).table) == len(CASES) + 1
-
-
-def test_last_entry_of_a_case_counts(runs):
-    made = writer(runs, FIRST)
-    for event in (journal.LIMITED, "result"):
-        made.settle(journal.Settled("compiler", CASES[0].id, event))
-    assert [done.event for done in journal.read(made.folder).settled] == ["result"]
+    final = store.recover(half)
+    assert len(store.open_run(final).table) == 2
+    assert store.find_interrupted("latest") == final
 
 
 def test_part_damaged_beside_its_writer_loses_nothing(runs):
@@ -191,9 +181,9 @@ def test_run_is_on_the_disk_before_it_has_its_name(runs, monkeypatch):
         "tilescope.files.atomic_writing.rename", lambda *of, **more: (rename(*of, **more), renamed.append(list(synced)))
     )
     made = writer(runs, FIRST)
-    made.append(schema.frame([CASES[0].row("registers", 32, "compiler")]))
+    made.append(schema.frame([CASES[0].row("registers", 32, "compiler")]), "compiler", CASES[0])
     made.settle(journal.Settled("compiler", CASES[0].id, "result"))
-    assert [Path(path).name for path in synced] == ["000001.parquet.tmp"]
+    assert synced == []
     final = made.finish()
     names = [path.rpartition("/")[2] for path in renamed[0]]
     assert {"run.json", "table.parquet", made.folder.name} <= set(names)

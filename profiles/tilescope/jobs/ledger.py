@@ -37,7 +37,7 @@ class Ledger:
         # Collectors only keep the files that launch something.
         writer.keep_sources({Case(entry["kernel"], "", "", "").name: _declaring(entry) for entry in job.catalog})
         if not (writer.rows["source"] == store.MODEL).any():
-            writer.append(declared_rows(job.cases, job.catalog))
+            writer.append(declared_rows(job.cases, job.catalog), store.MODEL)
         self.of = len(job.cases) * len(job.collectors)
         self.index = 0
         self.outstanding = {(name, case.id) for name in job.collectors for case in job.cases}
@@ -57,13 +57,12 @@ class Ledger:
 
         Cases that a limit left out are outstanding again.
         """
-        # Read again, because another process may have resumed the run meanwhile.
+        # Read again, because another process may have resumed the run meanwhile, or a part of it may be damaged.
         known, rows = journal.read(self.writer.folder), self.writer.rows
         settled = known.settled if known else ()
         cases = {case.id: case for case in self.job.cases}
         for done in settled:
-            if done.event in ("result", "error", "skipped"):
-                self.outstanding.discard((done.collector, done.case))
+            self.outstanding.discard((done.collector, done.case))
             if done.event in ("skipped", journal.LIMITED) and done.case in cases:
                 limited = done.event == journal.LIMITED
                 self.skipped[done.collector, done.message, limited].append(cases[done.case])
@@ -90,8 +89,10 @@ class Ledger:
             notes=(*notes, f"{'counted with a higher limit' if limited else 'interrupted, and gone on with'} at {now}"),
             skipped=tuple(one for one in run.skipped if one not in skipped),
         )
-        for key in [key for key in self.skipped if key[2]]:
-            del self.skipped[key]
+        for name, message, of_limit in list(self.skipped):
+            for case in self.skipped.pop((name, message, True), ()) if of_limit else ():
+                self.writer.settle(journal.Settled(name, case.id, journal.LOST))
+                self.outstanding.add((name, case.id))
 
     def left(self, name: str) -> list[Case]:
         """The cases that are outstanding for this collector."""
@@ -148,7 +149,8 @@ class Ledger:
             except Exception as error:
                 self.fail(case, name, f"what {name} wrote cannot be read: {one_line(error)}")
         if frames:
-            self.writer.append(pd.concat(frames.values(), ignore_index=True))
+            only = next(iter(frames)) if len(frames) == 1 else None
+            self.writer.append(pd.concat(frames.values(), ignore_index=True), name if only else "", only)
             self.productive.add(name)
         for case, frame in frames.items():
             self.functions[case.id] |= _functions(frame)

@@ -76,7 +76,7 @@ def open_file(
         failures=tuple(found.failures),
     )
     with RunWriter(runs or store.runs_dir(), run) as writer:
-        writer.append(found.table)
+        writer.append(found.table, store.MODEL)
         if step:
             steps.write(writer.folder, step)
         writer.append_configs(found.configs)

@@ -12,6 +12,8 @@ from tilescope.files import bounded_reading, json_shape
 from tilescope.table.case import Case
 
 FILE = "progress.jsonl"
+#: Event of a result that is no longer on the disk, or of a case that is tried again. It revokes the earlier entry of the case.
+LOST = "lost"
 #: Event of a case that a limit of the run left out.
 LIMITED = "limited"
 #: Most bytes of the journal.
@@ -20,7 +22,7 @@ _LARGEST = 256 * bounded_reading.MIB
 
 @dataclass(frozen=True)
 class Settled:
-    """A case, by id, that a collector is done with. ``event`` is ``result``, ``error``, ``skipped`` or ``limited``."""
+    """A case, by id, that a collector is done with. ``event`` is ``result``, ``error``, ``skipped``, ``limited`` or ``lost``."""
 
     collector: str
     case: str
@@ -70,7 +72,10 @@ def read(folder: Path) -> Journal | None:
             done = json_shape.fit(line, Settled, "")
         except ValueError:
             continue
-        settled[done.collector, done.case] = done
+        if done.event == LOST:
+            settled.pop((done.collector, done.case), None)
+        else:
+            settled.setdefault((done.collector, done.case), done)
     return Journal(cases, tuple(settled.values()))
 
 

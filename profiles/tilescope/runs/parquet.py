@@ -37,13 +37,7 @@ Validate = Callable[[pd.DataFrame], pd.DataFrame]
 
 
 def write(frame: pd.DataFrame, path: Path) -> None:
-    """Writes the frame, which is on the disk before it has its name: not even a power cut leaves half of it."""
-
-    def whole(to: Path) -> None:
-        put(frame, to)
-        atomic_writing.sync(to)
-
-    atomic_writing.replace(path, whole)
+    atomic_writing.replace(path, lambda to: put(frame, to))
 
 
 def pack(frame: pd.DataFrame, path: Path) -> None:

@@ -1,6 +1,6 @@
 """Writes runs: rows in parts, one for each finished case, which are joined at the end before the folder is renamed.
 
-Imports neither torch nor triton.
+A damaged part loses only its own rows: the run notes it, and the case is outstanding again. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -34,9 +35,11 @@ _TABLE = "table.parquet"
 _PARTS = {_TABLE: "parts", LINES: "line-parts", CONFIGS: "config-parts"}
 #: Module that validates the rows of each file.
 _OF = {_TABLE: schema, LINES: line_values, CONFIGS: launch_configs}
+#: Separates the number, the collector and the case in a part's name.
+_AT = "@"
 #: Most characters of the details of all failures together.
 _MOST_DETAILS = 8 << 20
-#: Source of the rows without a collector.
+#: Owner of the rows without a collector.
 MODEL = "model"
 
 
@@ -70,8 +73,8 @@ class RunWriter:
     def reopen(cls, folder: Path, *, only_to_finish: bool = False) -> RunWriter:
         """A writer that continues a run whose writer died or was stopped, or of which a limit left cases out.
 
-        Raises StoreError when the run is complete, still being written, or cannot be read; also where a part is damaged, which a
-        run that is ``only_to_finish`` notes and loses.
+        Cases in damaged parts are outstanding again; the run's notes say so. Raises StoreError when the run is complete, still
+        being written, or cannot be read; also where a part does not say what it held, unless the run is ``only_to_finish``.
         """
         writer = cls.__new__(cls)
         writer.final = folder.with_name(folder.name.removeprefix(PARTIAL))
@@ -89,16 +92,23 @@ class RunWriter:
             with writer._explained():
                 if folder == writer.final:
                     _unseal(folder, writer.folder)
-            writer._parts = {name: len(parts(writer.folder, of)) for name, of in _PARTS.items()}
+            writer._parts = {
+                name: max((_number(part) for part in parts(writer.folder, of)), default=0)
+                for name, of in _PARTS.items()
+            }
             kept = {} if only_to_finish else LoadedRun(writer.run, schema.frame([]), writer.folder).sources
             writer._sources = {kernel: dict(files) for kernel, files in kept.items()}
             writer._frames, lost = _read(writer.folder)
-            if lost and not only_to_finish:
+            unknown = [part.name for part in lost if not _owner(part, writer.folder)]
+            if unknown and not only_to_finish:
                 raise StoreError(
-                    f"part {lost[0].name} of {writer.run.id} is damaged: keep the rest with 'tilescope recover {writer.run.id}'"
+                    f"part {unknown[0]} of {writer.run.id} is damaged and does not say what it held: keep the rest with "
+                    f"'tilescope recover {writer.run.id}'"
                 )
-            for part in lost:
-                writer.note(f"part {part.name} is damaged: it held finished cases, which are lost")
+            with writer._explained():
+                said = _forget(writer.folder, lost)
+            if said:
+                writer.update(notes=(*writer.run.notes, *said))
         except BaseException:
             writer.lock_file.close()
             raise
@@ -109,10 +119,14 @@ class RunWriter:
         """The rows written so far, without those of parts that were damaged when the run was reopened."""
         return _joined(self._frames[_TABLE])
 
-    def append(self, frame: pd.DataFrame) -> None:
-        """Adds rows of the schema and sets their ``run_id``. They are in a file when this returns. Raises SchemaError for invalid rows."""
+    def append(self, frame: pd.DataFrame, collector: str = "", case: Case | None = None) -> None:
+        """Adds rows of the schema and sets their ``run_id``. They are in a file when this returns.
+
+        ``collector`` and ``case`` say what has to be repeated if the part is lost; ``MODEL`` without a case marks rows that can
+        be computed again. Raises SchemaError for invalid rows.
+        """
         run_id = pd.Series(self.run.id, index=frame.index, dtype="str")
-        self._append(_TABLE, frame.assign(run_id=run_id))
+        self._append(_TABLE, frame.assign(run_id=run_id), collector, case)
 
     def append_lines(self, kernel: str, frame: pd.DataFrame, sources: Mapping[str, str]) -> None:
         """Adds values of source lines, and the texts of their files by name. Raises SchemaError for invalid rows."""
@@ -123,7 +137,7 @@ class RunWriter:
         """Adds configs of launches. Raises SchemaError for invalid rows."""
         self._append(CONFIGS, frame)
 
-    def _append(self, name: str, frame: pd.DataFrame) -> None:
+    def _append(self, name: str, frame: pd.DataFrame, collector: str = "", case: Case | None = None) -> None:
         if frame.empty:
             return
         rows = _OF[name].validate(frame)
@@ -131,7 +145,7 @@ class RunWriter:
         with self._explained():
             folder = self.folder / _PARTS[name]
             folder.mkdir(exist_ok=True)
-            parquet.write(rows, folder / _part(self._parts[name]))
+            parquet.write(rows, folder / _part(self._parts[name], collector, case))
         self._frames[name].append(rows)
 
     def keep_sources(self, kernels: Mapping[str, Mapping[str, str]]) -> None:
@@ -260,8 +274,42 @@ def _joined(found: list[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(found, ignore_index=True) if found else schema.frame([])
 
 
-def _part(number: int) -> str:
-    return f"{number:06d}.parquet"
+def _part(number: int, collector: str = "", case: Case | None = None) -> str:
+    owner = [collector, case.slug if case else ""] if collector else []
+    return _AT.join([f"{number:06d}", *owner]) + ".parquet"
+
+
+def _number(part: Path) -> int:
+    found = re.match(r"\d{1,9}", part.name)
+    return int(found[0]) if found else 0
+
+
+def _owner(part: Path, folder: Path) -> tuple[str, Case | None] | None:
+    """The collector and the case of a part's rows; None where the part's name lacks them."""
+    _, *owner = part.stem.split(_AT)
+    if len(owner) != 2:
+        return None
+    if owner[0] == MODEL:
+        return MODEL, None
+    known = journal.read(folder)
+    case = next((case for case in known.cases if case.slug == owner[1]), None) if known else None
+    return (owner[0], case) if case else None
+
+
+def _forget(folder: Path, lost: Iterable[Path]) -> list[str]:
+    """Renames damaged parts, notes in the journal that their cases are outstanding, and returns a line about each."""
+    said = []
+    for part in lost:
+        if owner := _owner(part, folder):
+            collector, case = owner
+            if case:
+                journal.settle(folder, journal.Settled(collector, case.id, journal.LOST))
+            held = f"{collector} {case.id if case else ''}".strip() + ", which is outstanding again"
+        else:
+            held = "finished cases, which are lost"
+        said.append(f"part {part.name} is damaged: it held {held}")
+        part.replace(part.with_suffix(".damaged"))
+    return said
 
 
 def _limited(run: Run) -> bool:

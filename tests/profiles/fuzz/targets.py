@@ -141,12 +141,12 @@ def write_run(runs: Path, name: str, half: bool = False) -> Path:
     run = Run.from_json(described(name))
     writer = store.RunWriter(runs, run)
     writer.plan(cases())
-    writer.append(rows[rows["source"] == "model"])
+    writer.append(rows[rows["source"] == "model"], store.MODEL)
     for case in cases():
         for collector in ("check", "compiler", "torch_profiler", "ncu"):
             of = rows[(rows["source"] == collector) & (rows["impl"] == case.impl) & (rows["workload"] == case.workload)
                       & (rows["pass"] == case.direction)]  # fmt: skip
-            writer.append(of)
+            writer.append(of, collector, case)
             writer.settle(journal.Settled(collector, case.id, "result"))
             artefact = writer.artefact_path(collector, case, collectors.load(collector).SUFFIX)
             artefact.write_bytes(sample(collector, case))
@@ -320,7 +320,7 @@ def half_mutant(rng: random.Random, place: Path) -> None:
             known = told(journal.read, writer.folder)
             if known is not None and not known.cases and not known.settled:
                 raise Crash("a journal of nothing")
-            told(writer.append, writer.rows.head(3))
+            told(writer.append, writer.rows.head(3), "compiler", cases()[0])
             writer.lock_file.close()
     told(command, "recover", "latest")
     told(store.list_runs, [runs])
