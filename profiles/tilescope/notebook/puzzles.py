@@ -174,8 +174,7 @@ class _TooSlow(Exception):
 
 def _not_too_slow(event: Mapping[str, Any]) -> None:
     """Listens to the job's events; raises _TooSlow when a size takes too long."""
-    said = event.get("message", "")
-    if "would take longer to interpret" in said or "did not answer" in said:
+    if event.get("limited") or "did not answer" in event.get("message", ""):
         raise _TooSlow
 
 
