@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+from types import SimpleNamespace
 
 import pytest
 from tilescope import cli
 from tilescope.models import versions
 from tilescope.models.advice import Finding
-from tilescope.notebook import cell_magic, watch_text
+from tilescope.notebook import cell_magic, watch_text, watching
 from tilescope.notebook.watching import Version, Watch
 
 SCRIPT = """
@@ -110,6 +111,19 @@ def watch(tmp_path):
     made = Watch(script)
     made.versions.append(Version(1, state="ready", cases=[case("a", registers=32.0)], texts={script: "x = 1\n"}))
     return made
+
+
+def test_worker_under_another_program_is_ready_for_the_next_version(watch, fakes, monkeypatch):
+    async def profiled(version):
+        version.cases = [case("a", registers=32.0)]
+        return SimpleNamespace(collectors=("compiler", "fakes.wrapped"), settings={})
+
+    left = []
+    monkeypatch.setattr(watch, "_profile", profiled)
+    monkeypatch.setattr(watching.supervisor, "roomy", lambda: True)
+    monkeypatch.setattr(watching.kept_standby, "leave", left.append)
+    asyncio.run(watch._make(second := Version(2)))
+    assert second.state == "ready" and left == ["fakes.wrapped"]
 
 
 def test_values_are_told_once_as_they_come(watch):

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from tilescope import collectors
 from tilescope.hardware import device
-from tilescope.jobs import supervisor, warm
+from tilescope.jobs import kept_standby, supervisor, warm
 from tilescope.jobs.job import Job
 from tilescope.models import versions as comparing
 from tilescope.notebook import capturing, script_jobs
@@ -220,6 +220,9 @@ class Watch:
         self._seen, version.seconds, version.doing = version.texts, time.monotonic() - began, ""
         version.state = "failed" if version.wrong or not version.cases else "ready"
         self._changed.put_nowait(version)
+        for name in job.collectors if job and supervisor.roomy() else ():
+            if hasattr(collectors.load(name), "command"):  # it runs under another program, which takes seconds to start
+                await asyncio.to_thread(kept_standby.leave, name)
         if job and self._sampling and any("sampled" in case.values for case in version.cases):
             await self._count(version, job)
 
