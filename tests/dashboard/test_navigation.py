@@ -170,14 +170,17 @@ def test_tables_come_after_figures_of_the_seen_view(in_runs: None, monkeypatch: 
 
 def test_keys_count_from_view_on_its_way(in_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks: list[Any] = []
+    told: list[str] = []
     state = State(run=RUN, kernel="softmax", view="roofline")
     shown = Navigation(state, {"Why": (Roofline, Occupancy, Traffic), "Time": (Timeline,)})
     monkeypatch.setattr(navigation, "next_tick", ticks.append)
+    monkeypatch.setattr(shown.page, "focus_tab", told.append)
     for _ in range(3):
         shown.page._handle_msg({"step": 1})
     while ticks:
         ticks.pop(0)()
-    assert state.view == "timeline"
+    # The tab of a group of one view has the group's title.
+    assert state.view == "timeline" and told[-1] == "Time"
 
 
 def test_tabs_open_last_view_of_group(in_runs: None) -> None:

@@ -15,10 +15,12 @@ const TOOLS = ".bk-OnOffButton, .bk-ClickButton, .bk-tool-overflow"
 // Milliseconds for which the drawer's form is waited for, and between two looks; and for an idle moment of the browser.
 const PATIENCE = 30000, LOOK = 60, REST = 1000
 
-// What fits the selector in the root, from top to bottom, through all shadow roots: every widget has one of its own.
+// What fits the selector in the root, looked for through all shadow roots: every widget has one of its own.
 function every(selector, root = document) {
-  return [...root.querySelectorAll("*")].flatMap(element =>
-    [...(element.matches(selector) ? [element] : []), ...(element.shadowRoot ? every(selector, element.shadowRoot) : [])])
+  const found = [...root.querySelectorAll(selector)]
+  for (const element of root.querySelectorAll("*"))
+    if (element.shadowRoot) found.push(...every(selector, element.shadowRoot))
+  return found
 }
 
 function focused() {
@@ -27,7 +29,10 @@ function focused() {
   return at ?? document.body
 }
 
-const within = (element, place) => every("*", place).includes(element)
+function within(element, place) {
+  while (element && element !== place) element = element.parentNode ?? element.host
+  return element !== null && element !== undefined
+}
 
 // Calls `then` with what `find` finds, as soon as it finds anything. Where it finds null, nobody waits any longer.
 function once(find, then, until = performance.now() + PATIENCE) {
@@ -102,12 +107,19 @@ const palette = open => once(() => {
   return open() ? inputs.find(input => input.checkVisibility()) : null
 }, field => field.focus())
 
+function* stops(place) {
+  for (const child of (place.shadowRoot ?? place).children) {
+    if (child.matches(STOPS) && usable(child)) yield child
+    yield* stops(child)
+  }
+}
+
 // Material UI keeps the focus in a dialog only where no widget has a shadow root.
 function stay(event) {
   const place = every(".MuiDialog-paper").find(paper => paper.checkVisibility())
-  const inside = place ? every(STOPS, place).filter(usable) : []
+  const inside = place ? [...stops(place)] : []
   const at = focused(), [first, last] = event.shiftKey ? [inside.at(-1), inside[0]] : [inside[0], inside.at(-1)]
-  if (!first || (at !== last && within(at, place))) return
+  if (!first || (at !== last && within(at, place) && at !== place)) return
   event.preventDefault()
   first.focus()
 }
@@ -159,7 +171,8 @@ export function render({model}) {
   const [button, dialog] = place.children
   // Until when letters are for the palette, which is on its way.
   let writing = 0
-  let turns = 0
+  // What had the focus when a key last turned to a view, and what the server then answered.
+  let turning = null, answer = null
   const toggle = () => (dialog.open ? dialog.close() : dialog.showModal())
   button.addEventListener("click", toggle)
   dialog.querySelector("button").addEventListener("click", toggle)
@@ -172,18 +185,6 @@ export function render({model}) {
     dialog.querySelector("details").open = true
     dialog.showModal()
     dialog.querySelector(`[data-entry="${CSS.escape(link.dataset.term)}"]`).focus()
-  }
-
-  // Who turns to a view goes to its tab, whenever that is drawn, unless they go on to something else.
-  function turn(asked) {
-    const mine = ++turns
-    let at = focused()
-    model.send_msg(asked)
-    once(() => {
-      if (mine !== turns || (focused() !== at && focused() !== document.body)) return null
-      const tab = openTab()
-      if (tab && tab !== at) (at = tab).focus()
-    })
   }
 
   function pressed(event) {
@@ -210,9 +211,11 @@ export function render({model}) {
     } else if (dialog.open || performance.now() < writing) {
       return
     } else if (/^[1-9]$/.test(event.key)) {
-      turn({number: Number(event.key)})
+      turning = focused()
+      model.send_msg({number: Number(event.key)})
     } else if (bracket) {
-      turn({step: event.key === "]" ? 1 : -1})
+      turning = focused()
+      model.send_msg({step: event.key === "]" ? 1 : -1})
     } else if (event.key in PANELS) {
       event.preventDefault()
       if (event.key === "/") writing = performance.now() + PATIENCE
@@ -259,11 +262,23 @@ export function render({model}) {
     localStorage.setItem("tilescope-theme", model.theme)
     window.themed(model.theme)
   })
+  // The answer may come before the browser has drawn the tabs: one that was open is then still marked. Who turned to a view goes to its
+  // tab, unless they have gone on to something else.
+  model.on("msg:custom", asked => {
+    answer = asked
+    once(() => {
+      const tab = openTab(), at = focused()
+      if (asked !== answer || (at !== turning && at !== document.body)) return null
+      return tab?.textContent === asked.tab && tab
+    }, tab => (turning = tab).focus())
+  })
   // What was sent before the question is built in turns of its own: two idle moments, one after the other. A page that never rests
   // gets an answer, too.
   const idle = then => (window.requestIdleCallback ?? setTimeout)(then, {timeout: REST})
+  const nameTabs = () => every("[role=tablist]:not([aria-label])").forEach(list => list.setAttribute("aria-label", "Views"))
+  idle(() => idle(nameTabs))
   model.on("asked", () => idle(() => idle(() => {
-    every("[role=tablist]:not([aria-label])").forEach(list => list.setAttribute("aria-label", "Views"))
+    nameTabs()
     model.drawn = model.asked
   })))
   return place

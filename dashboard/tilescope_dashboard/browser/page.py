@@ -63,6 +63,10 @@ class PageScript(ScriptComponent):
             for name, value in data.items():
                 self._asks(name, value)
 
+    def focus_tab(self, title: str) -> None:
+        """Put the focus on the open view's tab, once the browser has drawn it with this title."""
+        self._send_msg({"tab": title})
+
     def once_drawn(self, then: Callable[[], None]) -> None:
         """Call ``then`` once the browser has drawn everything sent so far and is idle."""
         self.asked += 1

@@ -217,3 +217,9 @@ class Navigation(layout.Part):
             self.state.view = every[(every.index(self.state.view) + value) % len(every)]
         elif 0 < value <= len(self._last):
             self.state.view = self._last[value - 1]
+        next_tick(self._focus)
+
+    def _focus(self) -> None:
+        """Put the focus on the open view's tab; a group of one view has the group's title."""
+        several = len(self._groups[self._here]) > 1
+        self.page.focus_tab(self._views[self._tab].title if several else self._top.items[self._here])
