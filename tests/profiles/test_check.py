@@ -74,6 +74,15 @@ def test_a_single_wrong_row_of_a_large_result_shows():
     assert check.relative_errors(vector, expected[:, 0], "y").row > 0.05
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int64, torch.uint8, torch.bool])
+def test_integers_are_compared(dtype):
+    expected = (torch.arange(12).reshape(3, 4) % 3).to(dtype)
+    assert check.relative_errors(expected.clone(), expected, "y") == (0.0, 0.0)
+    other = expected.clone()
+    other[0, 0] = 1
+    assert check.relative_errors(other, expected, "y").row > 0.1
+
+
 def test_a_row_of_next_to_nothing_is_held_against_the_others():
     expected = torch.ones(3, 4, dtype=torch.float64)
     expected[1] = 1e-20

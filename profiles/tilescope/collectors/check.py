@@ -292,7 +292,7 @@ def relative_errors(result: torch.Tensor, expected: torch.Tensor, what: str) -> 
 
     if result.shape != expected.shape:
         raise CheckFailed(f"{what} has shape {tuple(result.shape)}, the reference {tuple(expected.shape)}")
-    precise = result.double()
+    precise, expected = result.double(), expected.double()
     apart = precise - expected
     if not apart.isfinite().all():
         wrong = int((precise.isnan() & ~expected.isnan()).sum())
