@@ -1,6 +1,7 @@
 """Publishing a run as a recording."""
 
 import dataclasses
+import gzip
 import json
 import lzma
 import shutil
@@ -9,7 +10,7 @@ import pandas as pd
 import pytest
 from tilescope.cli import main
 from tilescope.files import bounded_reading
-from tilescope.runs import listings, parquet, recordings, store
+from tilescope.runs import listings, parquet, recordings, steps, store
 from tilescope.runs.publish import publish
 from tilescope.runs.store import RunWriter, StoreError
 from tilescope.table import line_values, schema
@@ -59,6 +60,28 @@ def test_whole_run_without_artefacts_or_tracebacks(written, tmp_path):
     assert loaded.run.complete
     assert [failure.detail for failure in loaded.run.failures] == ["", ""]
     assert len(loaded.table) == 2
+
+
+def test_what_views_draw_is_published_if_it_is_whole(written, tmp_path):
+    loaded, kept = written(row(SOFTMAX)), tmp_path / "kept"
+    lanes = loaded.folder / "artefacts" / "lanes" / f"{SOFTMAX.slug}.trace.json.gz"
+    lanes.parent.mkdir()
+    lanes.write_bytes(gzip.compress(b'{"traceEvents": []}'))
+    shutil.copy(next(store.recorded_dir().glob("*/step.json.gz")), loaded.folder)
+    published = publish(loaded, kept)
+    assert steps.read(published).launches and (published / lanes.relative_to(loaded.folder)).is_file()
+    for file in (loaded.folder / steps.FILE, lanes):
+        before = file.read_bytes()
+        file.write_bytes(before[:15])
+        with pytest.raises(StoreError, match="damaged"):
+            publish(loaded, kept)
+        file.write_bytes(before)
+    (tmp_path / "secret").write_text("{}")
+    (loaded.folder / steps.FILE).unlink()
+    (loaded.folder / steps.FILE).symlink_to(tmp_path / "secret")
+    with pytest.raises(StoreError):
+        publish(loaded, kept)
+    assert steps.read(published).launches, "the older copy stays"
 
 
 def test_some_kernels(written, tmp_path):

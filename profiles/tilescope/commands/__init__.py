@@ -35,7 +35,7 @@ COMMANDS = {
 #: The maintainer's commands, below ``recordings``. At the top they are accepted and not listed.
 RECORDINGS = {
     "record": ("record", "profile the library, in place of its recordings; run again, it goes on"),
-    "publish": ("publish", "copy a run, or some of its kernels, without its artefacts"),
+    "publish": ("publish", "copy a run, or some of its kernels, with the artefacts that views draw"),
     "claims": ("claims", "claims, byte ratios and measurements of the recorded runs"),
     "recover": ("recover", "keep the finished cases of a run whose process died"),
 }

@@ -16,9 +16,9 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope.files import names
+from tilescope.files import bounded_reading, names
 from tilescope.runs import artefacts, changes, listings, parquet, steps
-from tilescope.runs.reader import CONFIGS, LINES
+from tilescope.runs.reader import CONFIGS, LINES, damaged
 from tilescope.runs.store import LoadedRun, RunWriter, StoreError, list_runs, open_run, read_run
 from tilescope.table import suggest
 from tilescope.table.case import Case, readable
@@ -95,12 +95,19 @@ def publish(
 
 
 def _keep_drawn(loaded: LoadedRun, table: pd.DataFrame, target: Path) -> None:
-    """Copies the run's step, and the artefacts of the table's cases that views draw, into the folder ``target``."""
-    if steps.has(loaded.folder):
-        shutil.copy(loaded.folder / steps.FILE, target)
+    """Copies the run's step, and the artefacts of the table's cases that views draw, into the folder ``target``.
+
+    Raises StoreError for a damaged one.
+    """
+    if step := steps.read(loaded.folder):
+        steps.write(target, step)
     for case in (Case(*values) for values in dict.fromkeys(named(table))):
         for collector in _DRAWN:
             if path := artefacts.find(loaded.folder, collector, case):
+                try:
+                    bounded_reading.data_of(path, loaded.folder)
+                except ValueError as error:
+                    raise damaged(path, error) from error
                 place = target / path.parent.relative_to(loaded.folder)
                 place.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, place)
