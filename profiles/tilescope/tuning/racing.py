@@ -216,13 +216,20 @@ class Race:
 def leads(times: Mapping[str, Sequence[float]], rules: Rules) -> bool:
     """Whether no config can be faster, after these times of each, than the leader by more than the ratio ``rules.close``.
 
-    Each has one time a round. Times are compared within their round, because the clock drifts from round to round for all alike.
+    Each has one time a round. They are compared in pairs within their round, because the clock drifts from round to round for all alike.
     """
-    race = Race(lambda config, count: (), len(times), rules)
-    means = [statistics.fmean(of_round) for of_round in zip(*times.values(), strict=True)]
-    for config, samples in times.items():
-        race.lanes[config] = Lane(config, [time / mean for time, mean in zip(samples, means, strict=True)])
-    return len(race._may_win()) < 2
+    logs = {config: [math.log(time) for time in samples] for config, samples in times.items()}
+    leader = min(logs, key=lambda config: statistics.fmean(logs[config]))
+    error = rules.error / max(1, len(logs) * (1 + rules.turns))
+    for config in logs.keys() - {leader}:
+        apart = [own - best for own, best in zip(logs[config], logs[leader], strict=True)]
+        mean, degrees = statistics.fmean(apart), _WEIGHT + len(apart) - 1
+        # A difference has the noise of two times.
+        squares = 2 * _WEIGHT * rules.noise**2 + sum((value - mean) ** 2 for value in apart)
+        margin = student(1 - error, degrees) * math.sqrt(squares / degrees / len(apart))
+        if mean - margin < -math.log1p(rules.close):
+            return False
+    return True
 
 
 def student(probability: float, degrees: float) -> float:
