@@ -18,7 +18,7 @@ from tilescope.files import bounded_reading
 
 #: Most bytes of a storage that are kept: of floats, and of anything else.
 MOST_FLOATS, MOST_EXACT = 1 << 20, 64 << 20
-#: Elements sampled for the distribution of floats, so few that PyTorch wakes no other thread for them, and for the bounds of integers.
+#: Most elements sampled for the distribution of floats, and for the bounds of integers. PyTorch wakes no thread for so few floats.
 _FLOATS, _WHOLE = 30_000, 1 << 20
 #: Elements that are drawn. They repeat in larger tensors, because drawing gigabytes takes minutes. The number is
 #: prime, so that the rows of a matrix differ.
@@ -118,7 +118,8 @@ def _sample(view: torch.Tensor) -> torch.Tensor:
     flat = view.detach()
     flat = flat.reshape(-1) if flat.is_contiguous() else flat.flatten()
     # An odd step: an even one would take the same few columns of each row.
-    flat = flat[:: max(1, flat.numel() // (_FLOATS if flat.is_floating_point() or flat.is_complex() else _WHOLE)) | 1]
+    most = _FLOATS if flat.is_floating_point() or flat.is_complex() else _WHOLE
+    flat = flat[:: max(1, -(-flat.numel() // most)) | 1]
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
     return flat.cpu().double() if flat.is_floating_point() else flat.cpu().to(torch.int64)
