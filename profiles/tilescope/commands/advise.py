@@ -12,7 +12,7 @@ from tilescope.commands import running
 from tilescope.models import advice, faults, json_documents, summary, terminal
 from tilescope.models.advice import Finding, nvidia_rules
 from tilescope.models.documents import Advice
-from tilescope.runs import store
+from tilescope.runs import steps, store
 from tilescope.runs.store import LoadedRun
 from tilescope.table.schema import NAMED, named
 from tilescope.table.sources import lacking
@@ -38,6 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json_documents.text(document(loaded, **wanted)))
         return 0
+    if not arguments.kernel and steps.has(loaded.folder):
+        print(running.text(loaded))
+        return running.without_values(loaded)
     table, found = _advice(loaded, **wanted)
     # A case that failed before it had any row comes with the faults.
     cases = dict.fromkeys([*(finding.case for finding in found if finding.fault), *named(table)])
