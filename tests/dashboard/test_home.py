@@ -229,3 +229,9 @@ def test_a_plain_address_is_home_and_a_kernels_is_its_summary(visit: Any, built:
     built(other, "Kernels")
     # The theme is kept beside the address.
     assert "run=" not in other.url and "dark" in other.locator("html").get_attribute("class")
+
+
+def test_kernels_of_a_recorded_model_are_on_its_own_page_alone() -> None:
+    assert any(run.title.startswith("GPT-2") for run in State().runs)
+    assert not [name for name in State().kernels if "::" in name]
+    assert "Of 47 kernels" in words(opened(Home))

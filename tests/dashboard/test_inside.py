@@ -148,6 +148,13 @@ def test_notebook_shows_the_lanes_as_the_app_does(folder: Path) -> None:
     assert "wait on barrier" in said
 
 
+def test_lanes_of_another_size_say_whose_they_are() -> None:
+    """The recorded lanes of matmul are of a smaller size than that which is shown first."""
+    shown = opened(Inside, kernel="matmul")
+    assert shown.state.standing.workload == "8192x8192x8192-bf16"
+    assert "These are the lanes of 4096x4096x4096-bf16, forward." in words(shown)
+
+
 def test_inside_without_the_artefact_says_what_to_do(folder: Path) -> None:
     shutil.rmtree(folder / "artefacts")
     shown = _shown()

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import param
 from tilescope.models.baseline import declarations
-from tilescope.runs import store
+from tilescope.runs import steps, store
 from tilescope.table import schema
 from tilescope.table.run import Device
 
@@ -299,9 +299,9 @@ class State(param.Parameterized):
 
     @property
     def kernels(self) -> list[str]:
-        """Kernels that can be chosen: the run's, the library's, other runs', and always the chosen one."""
+        """Kernels that can be chosen: the run's, the library's, other runs' but those of models, and always the chosen one."""
         of_run = list(self.loaded.run.kernels) if self.loaded else []
-        of_others = (name for summary in self.runs for name in summary.kernels)
+        of_others = (name for summary in self.runs if not steps.has(summary.path) for name in summary.kernels)
         known = [*of_run, *(entry["name"] for entry in self.catalog), *of_others, self.kernel]
         return list(dict.fromkeys(filter(None, known)))
 

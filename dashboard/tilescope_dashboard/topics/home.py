@@ -142,6 +142,7 @@ def stats(rows: pd.DataFrame, verdicts: pd.Series) -> list[Stat]:
     if measured.any():
         near = (rows["of_roof"] >= NEAR).sum()
         found.append(Stat("at 90 % of roofline or more", str(near), f"of {measured.sum()} measured"))
+    if rows["quickest"].notna().any():
         ahead = rows["quickest"].median()
         found.append(Stat("median speedup", f"{ahead:.2f}×", "vs the fastest other implementation"))
     if len(judged):

@@ -86,7 +86,7 @@ class Home(View):
         declared = tuple((entry["name"], tuple(declarations(entry).items())) for entry in entries)
         read = written(folder for folder in folders if has_claimed(folder))
         # The kernels of a model's step are on its own page.
-        runs = tuple(run for run in self.state.runs if run.recorded or not steps.has(run.path))
+        runs = tuple(run for run in self.state.runs if not steps.has(run.path))
         self.rows, self._said = _kernels(read, runs, families, frozenset(unread), declared)
         named = list(dict.fromkeys(filter(None, self.rows["family"])))
         self._family.param.update(options={_ALL: "", **{name: name for name in named}})

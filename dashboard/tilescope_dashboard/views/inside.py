@@ -100,6 +100,9 @@ class Inside(View):
             return
         (_, own), (launch, number) = self._found, self._program.value
         (programs, lines, said), before = self._made(self._found, launch), None
+        standing = self.state.standing
+        if standing is not None and own.case.problem != standing.problem:
+            said = said._replace(text=f"These are the lanes of {own.case.workload}, {own.case.direction}. {said.text}")
         self.say(said)
         plot = self._picture(programs[number])
         if seen:  # before the browser has the figure
