@@ -6,6 +6,7 @@ import pytest
 from tilescope.hardware import device
 from tilescope.models.headline import headline
 from tilescope.notebook.opened_run import Profile
+from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
 from tilescope.table import schema
 from tilescope.table.case import Case
@@ -64,3 +65,10 @@ def test_fault_is_the_headline():
     said = "InterpretationFailed: k_kernel, program (1, 0, 0), line 3: reads 4 bytes past the end of x: element 9 of 8"
     wrong = Failure(CASE.id, "interpreter", said)
     assert "k reads past the end of x in line 3" in headline(predicted([wrong], compiler={"grid_blocks": 1}))
+
+
+def test_headline_of_a_models_step_is_what_to_do_next():
+    (step,) = store.recorded_dir().glob("*/step.json.gz")
+    run = store.open_run(step.parent)
+    assert headline(run).startswith("Compile the model (torch.compile)") and "saves about" in headline(run)
+    assert "no problem found" in headline(run, next(iter(run.run.kernels)))

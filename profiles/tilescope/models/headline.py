@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tilescope.models import advice, summary
+from tilescope.models import advice, ledger, step_text, summary
 from tilescope.models.advice import Finding
+from tilescope.runs import steps
 from tilescope.runs.store import MODEL, LoadedRun
 from tilescope.table.case import Case
 
@@ -16,8 +17,12 @@ _SAID = 2
 def headline(loaded: LoadedRun, kernel: str = "") -> str:
     """The first findings about a case of the run, or of one ``kernel``, with the case; empty for a run without any value.
 
-    They are about Triton code where there is some, about its largest size unless a smaller one is wrong, and not about a sweep.
+    They are about Triton code where there is some, about its largest size unless a smaller one is wrong, and not about a sweep. Of a
+    model's step it is the first of what to do next.
     """
+    if not kernel and (step := steps.read(loaded.folder)):
+        known = ledger.of(step, loaded.run.device)
+        return next(iter(step_text.advice(step, known, loaded.run.device)), step_text.sentence(known))
     table = loaded.table[
         (loaded.table["config"] == "") & loaded.table["kernel"].isin([kernel] if kernel else loaded.table["kernel"])
     ]
