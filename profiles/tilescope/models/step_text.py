@@ -29,7 +29,7 @@ _ATTENTION = re.compile("sdpa|fmha|flash|attention", re.I)
 
 
 def sentence(found: Ledger) -> str:
-    """The ledger in one line: the parts, their sum, and the step that they are of."""
+    """The ledger in one line: the parts and their sum, and the step where that is another."""
     shown = [(name, seconds) for name, seconds in found.parts.items() if seconds >= 0.0005 * found.step]
     parts = " + ".join(f"{units.text(seconds, 'second')} {PARTS[name]}" for name, seconds in shown)
     agrees = abs(found.error) <= ledger.TOLERANCE
@@ -38,7 +38,8 @@ def sentence(found: Ledger) -> str:
         if agrees
         else f", {abs(found.error):.0%} {'more' if found.error > 0 else 'less'} than the step: the trace is not of it as it runs"
     )
-    return f"{parts} = {units.text(found.total, 'second')} of {units.text(found.step, 'second')}{said}"
+    total, step = units.text(found.total, "second"), units.text(found.step, "second")
+    return f"{parts} = {total}{'' if total == step else f' of {step}'}{said}"
 
 
 def bar(found: Ledger) -> str:
