@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import shutil
 from functools import partial
@@ -107,6 +108,9 @@ def test_the_verdict_is_one_sentence_whatever_is_known() -> None:
     assert topic.verdict("softmax", predicted, ()).title == (
         "softmax: predicted memory-bound, no problem found, not timed"
     )
+    unknown = {**timed, "floor": math.nan, "floor_fraction": math.nan, "registers": math.nan}
+    title = topic.verdict("void at::native::(anonymous namespace)::CatArrayBatchedCopy<int, 4>(int)", unknown, ()).title
+    assert title.startswith("PyTorch CatArrayBatchedCopy: ") and title.endswith("its floor is not known")
 
 
 OUTSIDE = "InterpretationFailed: mine_kernel, program (3, 0, 0), line 6: "

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 from tilescope.hardware import roofs
-from tilescope.models import faults
+from tilescope.models import faults, function_names
 from tilescope.models import summary as model
 from tilescope.models.advice.finding import AT_ROOF, DISTANCE, Finding
 from tilescope.runs import store
@@ -52,16 +52,19 @@ def verdict(
     if found and found[0].fault:
         return Sentence(found[0].title, f"{found[0].explanation} {found[0].remedy} ({overview.place(case)})".strip())
     if found and found[0].impossible:
-        return Sentence(f"{kernel}: {found[0].title}", f"{advice.IMPOSSIBLE} ({overview.place(case)})")
+        return Sentence(
+            f"{function_names.said(kernel)}: {found[0].title}", f"{advice.IMPOSSIBLE} ({overview.place(case)})"
+        )
     parts = [_cause(found), *_standing(case, against)]
     if not found:
-        parts.append("no problem found")
+        judged = pd.notna(case["floor"]) or pd.notna(case["registers"])
+        parts.append("no problem found" if judged else "its floor is not known")
     elif found[0].rule == AT_ROOF[0]:
         parts.append("only fusing it would make it faster")
     if not case["measured"]:
         parts.append("not timed")
     title = ", ".join(filter(None, parts)) or "nothing known"
-    return Sentence(f"{kernel}: {title}", f"{case['why']} ({overview.place(case)})")
+    return Sentence(f"{function_names.said(kernel)}: {title}", f"{case['why']} ({overview.place(case)})")
 
 
 def _standing(case: Mapping[str, Any], against: pd.DataFrame | None) -> list[str]:
