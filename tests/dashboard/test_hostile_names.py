@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from tilescope.models import function_names
 from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.case import Case
@@ -141,7 +142,7 @@ def test_views_hostile_name_is_text(watched: Any) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     for kernel in (SCRIPT, TEMPLATE):
         page.goto(f"{page.url.partition('?')[0]}?run={RUN}&kernel={quote(kernel)}")
-        page.locator("h2", has_text=kernel[:20]).first.wait_for()
+        page.locator("h2", has_text=function_names.said(kernel)[:20]).first.wait_for()
         looked_at(page, "Timeline")
         assert page.evaluate(INJECTED) == []
         assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
