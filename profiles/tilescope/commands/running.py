@@ -95,10 +95,9 @@ def show(loaded: LoadedRun, interrupted: bool) -> int:
     A finding that the report's failures tell is left to them.
     """
     failures = loaded.run.failures
-    first = headline.headline(loaded)
-    told = any(first.endswith(faults.of_failure(failure).title) for failure in failures if failure.case)
     # A step begins with its own sentences.
-    told = told or steps.has(loaded.folder)
+    first = "" if steps.has(loaded.folder) else headline.headline(loaded)
+    told = any(first.endswith(faults.of_failure(failure).title) for failure in failures if failure.case)
     device = loaded.run.device
     predicted = "" if device.measured else ": no such GPU took part"
     # Another tool's file may name no target.

@@ -220,7 +220,7 @@ def leads(times: Mapping[str, Sequence[float]], rules: Rules) -> bool:
     """
     logs = {config: [math.log(time) for time in samples] for config, samples in times.items()}
     leader = min(logs, key=lambda config: statistics.fmean(logs[config]))
-    error = rules.error / max(1, len(logs) * (1 + rules.turns))
+    error = rules.error / (len(logs) * (1 + rules.turns))
     for config in logs.keys() - {leader}:
         apart = [own - best for own, best in zip(logs[config], logs[leader], strict=True)]
         mean, degrees = statistics.fmean(apart), _WEIGHT + len(apart) - 1
