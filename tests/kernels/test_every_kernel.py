@@ -166,7 +166,7 @@ def _with_update(times):
     return lambda d: 2 * d["m"] * (d["n"] * d["k"] + times * d["rank"] * (d["k"] + d["n"])) + d["m"] * d["rank"]
 
 
-#: Of each pass that a kernel declares, in order.
+#: The operations of a kernel by its sizes: a function for each pass that it declares, in that order.
 OPERATIONS: dict[str, tuple[Callable[[dict[str, int]], int], ...]] = {
     **dict.fromkeys(("vector_add", "row_sum", "block_reduction", "int8_dequantize", "fp8_dequantize", "nf4_dequantize"), (_rows(1),)),
     **dict.fromkeys(("tma_copy", "strided_copy"), (_rows(0),)),

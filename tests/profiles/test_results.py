@@ -45,7 +45,7 @@ def test_times_are_added_up_and_resources_are_what_ran():
     assert row["registers"] == "255"  # what ran, not what the compiler was given
     assert row["requested B r / w"] == "11,390,104 / –"
     assert row["limited by"] == "registers, warps"
-    # What was not measured has no column.
+    # The table has no column for an absent value.
     assert not {"unique B r / w", "config"} & {*headings} and not any("HBM" in heading for heading in headings)
 
 

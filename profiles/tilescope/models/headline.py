@@ -17,8 +17,8 @@ _SAID = 2
 def headline(loaded: LoadedRun, kernel: str = "") -> str:
     """The first findings about a case of the run, or of one ``kernel``, with the case; empty for a run without any value.
 
-    They are about Triton code where there is some, about its largest size unless a smaller one is wrong, and not about a sweep. Of a
-    model's step it is the first of what to do next.
+    Triton code comes before other code. A kernel's largest size speaks for it unless a smaller one is wrong. Sweeps are left out.
+    A model's step has the first line of what to do next.
     """
     if not kernel and (step := steps.read(loaded.folder)):
         known = ledger.of(step, loaded.run.device)

@@ -1,7 +1,7 @@
 """Publishes runs as recordings: some kernels, with their table, source lines and description.
 
-Artefacts are left out because they are megabytes; only those that views draw are kept, a model's step, and the compiler's listings of
-each kernel's largest case.
+A recording keeps a model's step, the artefacts that views draw, and the compiler's listings of each kernel's largest case. Other artefacts
+are left out because they are megabytes.
 Tracebacks are left out because they name folders of the machine. Imports neither torch nor triton.
 """
 
