@@ -287,7 +287,10 @@ def _declaring(entry: Mapping[str, Any]) -> dict[str, str]:
 
 def _functions(rows: pd.DataFrame) -> dict[str, set[str]]:
     """The names of functions by source."""
-    return {str(source): set(names) - {""} for source, names in rows.groupby("source")["function"]}
+    found = defaultdict[str, set[str]](set)
+    for source, function in zip(rows["source"].tolist(), rows["function"].tolist(), strict=True):
+        found[source] |= {function} - {""}
+    return found
 
 
 def _counted_otherwise(functions: Mapping[str, Mapping[str, set[str]]], target: str) -> Iterator[str]:

@@ -98,14 +98,20 @@ def validate(table: pd.DataFrame) -> pd.DataFrame:
     check_columns(table.columns, COLUMNS)
     check_known(table, "metric", METRICS)
     check_known(table, "source", SOURCES)
-    for row, metric, unit in table[["metric", "unit"]].drop_duplicates().itertuples(name=None):
+    pairs = list(zip(table["metric"].tolist(), table["unit"].tolist(), strict=True))
+    for metric, unit in dict.fromkeys(pairs):
         if unit != METRICS[metric].unit:
-            raise SchemaError(f"row {row}: {metric} is not in {METRICS[metric].unit}")
-    size = table["value"].abs()
-    absent = table.index[size.isna() | size.eq(float("inf"))]
-    if len(absent):
-        raise SchemaError(f"row {absent[0]}: a value must be finite; leave out what was not measured")
-    odd = table.index[size.gt(json_shape.LARGEST) | size.between(0, json_shape.SMALLEST, "neither")]
-    if len(odd):
-        raise SchemaError(f"row {odd[0]}: no value but 0 is below {json_shape.SMALLEST} or above {json_shape.LARGEST}")
+            raise SchemaError(
+                f"row {table.index[pairs.index((metric, unit))]}: {metric} is not in {METRICS[metric].unit}"
+            )
+    size = np.abs(table["value"].to_numpy())
+    if not (finite := np.isfinite(size)).all():
+        raise SchemaError(
+            f"row {table.index[finite.argmin()]}: a value must be finite; leave out what was not measured"
+        )
+    odd = (size > json_shape.LARGEST) | ((size > 0) & (size < json_shape.SMALLEST))
+    if odd.any():
+        raise SchemaError(
+            f"row {table.index[odd.argmax()]}: no value but 0 is below {json_shape.SMALLEST} or above {json_shape.LARGEST}"
+        )
     return table
