@@ -14,21 +14,21 @@ from tilescope.tuning import racing
 #: Number of attempts to take samples whose call the CPU queued in time.
 _TRIES = 4
 #: Most rounds of ``sustained_times``, and the seconds for which a call is repeated in each.
-_ROUNDS, _EACH = 6, 0.1
+_ROUNDS, _EACH = 4, 0.1
 #: They end before where a call certainly leads. Times of many calls in a row spread less than those of single calls.
 _ENOUGH = racing.Rules(turns=_ROUNDS // 2, noise=0.003)
 #: Calls that the CPU queues ahead of the GPU.
 _AHEAD = 8
 
 
-def cold_times(call: Callable[[], Any], count: int) -> list[float]:
-    """GPU times in seconds of ``count`` calls, each with a cold L2 and after a rest if it is long, after one warm-up call.
+def cold_times(call: Callable[[], Any], count: int, flush: cold.Flush | None = None) -> list[float]:
+    """GPU times in seconds of ``count`` calls, each after a ``flush``: with a cold L2 and, by default after a warm-up, a rest if it is long.
 
     A sample is valid if the whole call was queued before the GPU began it; otherwise the time is the CPU's. Invalid samples are
     taken again, while the GPU sleeps until the calls are queued. A call that itself waits for the GPU stays invalid, and its
     times are returned as they are.
     """
-    flush = cold.Flush(cold.rest(call))
+    flush = flush or cold.Flush(cold.rest(call))
     times: list[float] = []
     late: list[float] = []
     took = 0.0

@@ -41,8 +41,8 @@ class ConfigFailed(Exception):
 class Rules:
     """The rules of a race.
 
-    Each config takes ``first`` samples when it comes, and is dropped if it is certainly slower than the leader by the ratio
-    ``least``. The others take ``fewest`` to ``turns`` turns, or fewer once these take ``spent`` seconds in all. In the turns a
+    Each config takes ``first`` samples when it comes, or one if it is certainly slower than the leader by the ratio ``least``, and is
+    then dropped. The others take ``fewest`` to ``turns`` turns, or fewer once these take ``spent`` seconds in all. In the turns a
     config is dropped when it is certainly slower, and not timed again when it cannot be faster than the leader by the ratio
     ``close``. ``error`` is the accepted probability that the best is dropped. ``noise`` is the relative spread of a config's samples
     that is assumed before any.
@@ -112,9 +112,10 @@ class Race:
     def offer(self, config: str, known: Iterable[float] = ()) -> Lane:
         """Takes the first samples of a new config, or its ``known`` ones, and drops configs that are certainly slower."""
         lane = self.lanes[config] = Lane(config, list(known))
-        if not lane.samples:
-            self._time(lane, self.rules.first)
-        self._drop(self.rules.least)
+        for count in (0,) if lane.samples else (1, self.rules.first - 1):
+            if count and not lane.out:
+                self._time(lane, count)
+            self._drop(self.rules.least)
         return lane
 
     def refuse(self, config: str, reason: str, like: str = "") -> None:

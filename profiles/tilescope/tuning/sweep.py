@@ -62,14 +62,6 @@ def _use_gpu() -> None:
             CudaUtils()
 
 
-def _while_compiling() -> None:
-    """Compiles the kernel that flushes the L2, which every config waits for, and starts CUPTI, which takes half a second."""
-    with contextlib.suppress(Exception):  # the first config's own attempt reports it
-        flush = cold.Flush()
-        flush()
-        counters.of_calls([flush], [[cold.read_zeros.__name__]], planning.FIRST)
-
-
 class Broken(Exception):
     """A fault of a config after which the GPU no longer answers this process."""
 
@@ -103,7 +95,9 @@ class Sweep:
         self._grids: dict[str, list[int]] = {}
         #: ``given`` of each config's launches.
         self._given: dict[str, list[str]] = {}
-        self._expected: dict[str, Any] = {}
+        self._expected: dict[Any, Any] = {}
+        #: One for all configs, with the rest that the first one needs.
+        self._flush: cold.Flush | None = None
         self._inputs: list[execute.Inputs] = []
         self._calls: dict[Case, Callable[[], Any]] = {}
         #: Reasons of configs that do not take part in the race.
@@ -147,7 +141,7 @@ class Sweep:
                 contest.refuse(name, reason)
         configs = {name: parse_config(case.config) for name, case in new.items() if name not in self._refused}
         order = search.order(configs)
-        pool = compile_pool.Pool(describer.code, meanwhile=_while_compiling)
+        pool = compile_pool.Pool(describer.code, meanwhile=self._while_compiling)
         compiled = pool.compile({name: jobs[name] for name in order}) if order else ()
         broken: Broken | None = None
         try:
@@ -210,6 +204,14 @@ class Sweep:
             except Exception as error:
                 skipped[name] = error
         return describer, jobs, skipped
+
+    def _while_compiling(self) -> None:
+        """Does what every config waits for: compiles the kernel that flushes the L2, runs the reference, and starts CUPTI, which takes half a second."""
+        with contextlib.suppress(Exception):  # the first config's own attempt reports it
+            flush = cold.Flush()
+            flush()
+            check.expect(next(iter(self._cases.values())), self._spec, self._expected)
+            counters.of_calls([flush], [[cold.read_zeros.__name__]], planning.FIRST)
 
     def _note(self, name: str, found: search.Compiled) -> None:
         """Notes the pool's answer for a config. Writes to the memory once a second, so that an interruption loses little."""
@@ -293,9 +295,13 @@ class Sweep:
             self._told = time.monotonic()
         try:
             with contextlib.nullcontext() if case.config else without_autotuners():
+                call = self.call(case)
                 if "checked" not in self._facts[name]:
                     self._facts[name]["checked"] = checked(case, self._spec, self._expected)
-                times = cold_times(self.call(case), count)
+                    if not self._facts[name]["checked"]:
+                        call()
+                self._flush = self._flush or cold.Flush(cold.rest(call))
+                times = cold_times(call, count, self._flush)
                 self._facts[name] |= device.clocks()
                 return times
         except Exception as error:
