@@ -253,6 +253,26 @@ def test_standby_worker_does_not_wait_for_ever(fakes, tmp_path):
     assert subprocess.run(command, timeout=300, check=False).returncode == 0
 
 
+#: A standby worker that is woken once it has nothing to do, and whose job comes when it asks for the GPU.
+WAKING = """
+import sys
+from pathlib import Path
+from tilescope.jobs.worker import fork_server
+folder = Path(sys.argv[1])
+fork_server.THEN = ()
+fork_server.device.shareable = lambda: print((folder / "wake").exists()) or (folder / "job").touch()
+fork_server.time.sleep = lambda seconds: (folder / "wake").touch()
+fork_server.stand_by(folder / "job", kept=len(sys.argv) > 2)
+"""
+
+
+@pytest.mark.parametrize("kept", [(), ("kept",)])
+def test_kept_worker_uses_the_gpu_once_it_is_woken(tmp_path, kept):
+    command = [sys.executable, "-c", WAKING, str(tmp_path), *kept]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.split() == [str(bool(kept))]
+
+
 def test_next_command_takes_the_worker_that_one_left(forking, tmp_path, monkeypatch):
     code = "from tilescope.jobs import kept_standby; kept_standby.leave('fakes.wrapped'); kept_standby.leave('fakes.wrapped')"
     code = f"import sys; sys.path[:0] = {sys.path!r}; {code}"

@@ -118,12 +118,14 @@ def test_worker_under_another_program_is_ready_for_the_next_version(watch, fakes
         version.cases = [case("a", registers=32.0)]
         return SimpleNamespace(collectors=("compiler", "fakes.wrapped"), settings={})
 
-    left = []
-    monkeypatch.setattr(watch, "_profile", profiled)
+    told = []
     monkeypatch.setattr(watching.supervisor, "roomy", lambda: True)
-    monkeypatch.setattr(watching.kept_standby, "leave", left.append)
+    watch = Watch(watch.script, collect=["compiler", "fakes.wrapped"])
+    monkeypatch.setattr(watch, "_profile", profiled)
+    for name in ("wake", "leave"):
+        monkeypatch.setattr(watching.kept_standby, name, lambda of, name=name: told.append((name, of)))
     asyncio.run(watch._make(second := Version(2)))
-    assert second.state == "ready" and left == ["fakes.wrapped"]
+    assert second.state == "ready" and told == [("wake", "fakes.wrapped"), ("leave", "fakes.wrapped")]
 
 
 def test_values_are_told_once_as_they_come(watch):

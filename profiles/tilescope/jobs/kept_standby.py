@@ -1,7 +1,8 @@
 """Keeps a wrapped worker ready between commands: the one that used a wrapped collector leaves a worker, the next one takes it.
 
-The worker has done its imports and uses no GPU; it ends after the idle time of a fork server. A link beside the servers' sockets names
-its folder. Its name covers the environment, the wrapper's command line and the code. Imports neither torch nor triton.
+The worker has done its imports and uses no GPU before it is woken; it ends after the idle time of a fork server. A link beside the
+servers' sockets names its folder. Its name covers the environment, the wrapper's command line and the code. Imports neither torch
+nor triton.
 """
 
 from __future__ import annotations
@@ -34,6 +35,13 @@ def leave(name: str) -> None:
         own.replace(link)
 
 
+def wake(name: str) -> None:
+    """Has the collector's worker, if there is one, make its CUDA context, which takes a second under ncu. Never raises."""
+    with contextlib.suppress(OSError, RuntimeError, ValueError):
+        if link := _link(name, *wrapping(name)):
+            (link.readlink() / warm.WAKE).touch()
+
+
 def take(name: str) -> process.Standby | None:
     """The worker of the collector that an earlier command has left; None without one.
 
@@ -45,6 +53,7 @@ def take(name: str) -> process.Standby | None:
             own = link.rename(_of_this_process(link))  # of several commands one gets it
             folder = own.readlink()
             own.unlink()
+            (folder / warm.WAKE).touch()
             return process.Standby(wrap, variables, folder)
     return None
 

@@ -42,6 +42,8 @@ LOCK = "lock"
 GO = "go"
 #: The worker's argument for standby; the id of the process that it dies with follows, 0 for none.
 STAND_BY = "stand-by"
+#: The file by which a kept worker learns that its job is near.
+WAKE = "wake"
 #: Variables that differ between terminals and affect no import, so that terminals share a server. A worker still gets its own.
 _NO_MATTER = frozenset(
     {"PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", "TERM", "COLORTERM", "TMPDIR", "PS1", "WINDOWID", "DISPLAY", MARK}

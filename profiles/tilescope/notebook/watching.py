@@ -111,6 +111,8 @@ class Watch:
             collect = [name for name in quick if not collectors.load(name).unavailable()]
         given = {"arguments": list(arguments), "target": target, "collect": list(collect), "runs_dir": runs_dir}
         self._options: dict[str, Any] = given
+        # Those that run under another program, which takes seconds to start.
+        self._wrapped = [name for name in collect if supervisor.roomy() and hasattr(collectors.load(name), "command")]
         self._sampling = "interpreter_limit" not in (settings or {})
         self._settings = {"interpreter_limit": _LIMIT, **(settings or {})}
         #: Oldest first. A version that a save ended before it was ready is not among them; its number is not used again.
@@ -212,6 +214,8 @@ class Watch:
 
     async def _make(self, version: Version) -> None:
         began = time.monotonic()
+        for name in self._wrapped:
+            await asyncio.to_thread(kept_standby.wake, name)
         version.use, job = await asyncio.to_thread(device.use), None
         try:
             job = await self._profile(version)
@@ -220,9 +224,8 @@ class Watch:
         self._seen, version.seconds, version.doing = version.texts, time.monotonic() - began, ""
         version.state = "failed" if version.wrong or not version.cases else "ready"
         self._changed.put_nowait(version)
-        for name in job.collectors if job and supervisor.roomy() else ():
-            if hasattr(collectors.load(name), "command"):  # it runs under another program, which takes seconds to start
-                await asyncio.to_thread(kept_standby.leave, name)
+        for name in self._wrapped:
+            await asyncio.to_thread(kept_standby.leave, name)
         if job and self._sampling and any("sampled" in case.values for case in version.cases):
             await self._count(version, job)
 

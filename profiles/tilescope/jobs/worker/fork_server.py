@@ -143,9 +143,7 @@ class ForkServer:
         if name.startswith("torch.") and DRIVER.exists() and not harmless(name):
             return
         try:
-            module = importlib.import_module(name)
-            if name == _DIGESTED:
-                module.triton_key()  # Triton's cache key, whose first computation takes half a second
+            _load(name)
         except Exception as error:  # a worker that imports the module itself reports it
             if name in FIRST and not self._failed:
                 self._failed = f"{name} does not import: {type(error).__name__}"
@@ -242,6 +240,12 @@ class ForkServer:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
 
+def _load(name: str) -> None:
+    module = importlib.import_module(name)
+    if name == _DIGESTED:
+        module.triton_key()  # Triton's cache key, whose first computation takes half a second
+
+
 def _say(connection: socket.socket, what: dict[str, Any]) -> None:
     """Writes one message; a closed connection is noticed at the next poll."""
     with contextlib.suppress(OSError):
@@ -277,20 +281,25 @@ def _unsafe() -> str:
 def stand_by(job: Path, *, kept: bool = False) -> None:
     """Imports a worker's modules, makes a CUDA context if the GPU can be shared, and returns once the job exists.
 
-    Ends the process after ``IDLE`` seconds. One that is ``kept`` for another command uses no GPU.
+    Ends the process after ``IDLE`` seconds. One that is ``kept`` for another command has time for more modules, and uses the GPU once
+    it is woken.
     """
-    until = time.monotonic() + IDLE
-    with contextlib.suppress(Exception):
-        for name in (*FIRST, "tilescope.collectors.events"):
-            importlib.import_module(name)
-        if device.shareable() and not kept:
-            torch = importlib.import_module("torch")
-            torch.zeros(1, device="cuda")
-            torch.cuda.synchronize()
+    until, wake, asleep = time.monotonic() + IDLE, job.with_name(warm.WAKE), True
+    waiting = [*FIRST, "tilescope.collectors.events", *(THEN if kept else ())]
     while not job.exists():
+        with contextlib.suppress(Exception):
+            if asleep and "torch" in sys.modules and (wake.exists() or not (kept or waiting)):
+                asleep = False
+                if device.shareable():
+                    torch = importlib.import_module("torch")
+                    torch.zeros(1, device="cuda")
+                    torch.cuda.synchronize()
+            elif waiting:
+                _load(waiting.pop(0))
+            else:
+                time.sleep(0.005)
         if time.monotonic() > until:
             os._exit(0)
-        time.sleep(0.005)
 
 
 def main(arguments: list[str]) -> int:
