@@ -10,7 +10,7 @@ import pytest
 from tilescope import cli
 from tilescope.models import versions
 from tilescope.models.advice import Finding
-from tilescope.notebook import cell_magic, watch_text, watching
+from tilescope.notebook import cell_magic, script_jobs, watch_text, watching
 from tilescope.notebook.watching import Version, Watch
 
 SCRIPT = """
@@ -41,11 +41,11 @@ def folder(forked, tmp_path):
     return tmp_path
 
 
-def versions_of(folder, *saves):
+def versions_of(folder, *saves, **options):
     """The watch of ``own.py``, and a version after each save: a pair of a file's name and its text."""
 
     async def follow():
-        watch, found = Watch(folder / "own.py", runs_dir=folder / "runs"), []
+        watch, found = Watch(folder / "own.py", runs_dir=folder / "runs", **options), []
         async with contextlib.aclosing(watch.follow()) as following:
             async for version in following:
                 if version.state == "running" or version in found:
@@ -70,6 +70,25 @@ def test_each_save_makes_a_version_that_is_compared(folder):
     assert (compared.baseline, compared.pairs[0].how) == (first, "place")
     assert "-scale_kernel[(8,)](x, y, 1000, FACTOR, BLOCK=128)" in compared.diff
     assert "+FACTOR = 3" in watch.compared(third).diff and third.run.is_dir()
+
+
+def test_process_waits_for_the_next_version(folder, monkeypatch):
+    made = []
+
+    def started(*given, own=script_jobs.started, **options):
+        made.append(own(*given, **options))
+        return made[-1]
+
+    monkeypatch.setattr(script_jobs, "started", started)
+    monkeypatch.setattr(watching.supervisor, "may_stand_by", lambda: True)
+    monkeypatch.setattr(watching.device, "count", lambda: 1)
+    telling = ("own.py", SCRIPT.replace('"begun"', "__import__('os').getpid()"))
+    broken, mended = (("shared.py", text) for text in ("FACTOR = (\n", "FACTOR = 3\n"))
+    _, found = versions_of(folder, telling, broken, mended, collect=["compiler"])
+    assert [version.state for version in found] == ["ready", "ready", "failed", "ready"]
+    assert len(made) == 5, "one for each version, and one that waits"
+    assert [found[place].output.strip() for place in (1, 3)] == [str(made[place].pid) for place in (1, 3)]
+    assert not any(worker.alive for worker in made)
 
 
 def test_broken_import_names_file_and_line(folder):
@@ -119,7 +138,7 @@ def test_worker_under_another_program_is_ready_for_the_next_version(watch, fakes
         return SimpleNamespace(collectors=("compiler", "fakes.wrapped"), settings={})
 
     told = []
-    monkeypatch.setattr(watching.supervisor, "roomy", lambda: True)
+    monkeypatch.setattr(watching.supervisor, "may_stand_by", lambda: True)
     watch = Watch(watch.script, collect=["compiler", "fakes.wrapped"])
     monkeypatch.setattr(watch, "_profile", profiled)
     for name in ("wake", "leave"):

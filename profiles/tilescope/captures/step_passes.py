@@ -221,7 +221,7 @@ class Passes:
             return path.read_bytes()
 
 
-def alone() -> contextlib.AbstractContextManager[None]:
+def alone() -> contextlib.AbstractContextManager[object]:
     """Holds the GPU's lock: two programs that are timed at once disturb each other. Ranks of one program do not wait for each other."""
     return contextlib.nullcontext() if _of_ranks() else gpu_lock.held(gpu_lock.path(device.lock_name()))
 

@@ -30,12 +30,13 @@ async def gpu_lock(name: str, waiting: Callable[[], None]) -> AsyncIterator[None
 
 
 @contextlib.contextmanager
-def held(file: Path) -> Iterator[None]:
-    """Holds the lock in ``file``, in a process without an event loop."""
+def held(file: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Holds the lock in ``file``, in a process without an event loop. Yields whether it is held: False only where another one is not waited for."""
     handle = _open(file)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+        if wait:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield wait or _try(handle)
     finally:
         os.close(handle)
 

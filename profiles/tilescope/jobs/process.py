@@ -351,8 +351,17 @@ class WorkerProcess:
             found += fresh
         return found
 
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether a job that waits has a CUDA context."""
+        return self._place is not None and self._place.job.with_name(warm.AWAKE).exists()
+
     def let_go(self, *_: object) -> None:
-        """Lets the worker begin with a part of its job that waits."""
+        """Lets the worker begin with its job, or a part of it, that waits."""
         if self._place:
             self._place.job.with_name(warm.GO).touch()
 

@@ -327,7 +327,7 @@ def stand_by(name: str) -> process.Standby | None:
 
     It is the one that an earlier command has left, or a new one.
     """
-    if _is_cold() or not roomy() or not hasattr(collectors.load(name), "command"):
+    if not may_stand_by() or not hasattr(collectors.load(name), "command"):
         return None
     with contextlib.suppress(OSError, RuntimeError):  # also where there is no GPU or no ncu
         return kept_standby.take(name) or process.Standby(*kept_standby.wrapping(name))
@@ -375,6 +375,11 @@ def moved(case: Case, catalog: Catalog) -> float:
     """Bytes that the case's declared cost reads and writes; 0 without one."""
     cost = declared_cost(case, catalog)
     return float(cost.get("bytes_read", 0) + cost.get("bytes_written", 0))
+
+
+def may_stand_by() -> bool:
+    """Whether a processor is free for a worker that waits for its job."""
+    return roomy() and not _is_cold()
 
 
 def _is_cold() -> bool:

@@ -12,18 +12,21 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tilescope.hardware import device, gpu_lock
-from tilescope.jobs import triton_cache
+from tilescope.jobs import triton_cache, warm
 from tilescope.jobs.job import IN_TURN, ON_GPU, Job, OnEvent, patience
 from tilescope.jobs.process import Standby, WorkerProcess
 from tilescope.runs import places
 
 #: Collectors that the script's process runs itself.
 EARLY = tuple(name for name in IN_TURN if name in ON_GPU)
+#: Seconds between two looks of a process that waits.
+_LOOK = 0.01
 
 
 async def profile(
@@ -34,6 +37,7 @@ async def profile(
     on_output: Callable[[bytes], None] | None = None,
     runs_dir: Path | None = None,
     standing: Mapping[str, Standby] | None = None,
+    worker: WorkerProcess | None = None,
     **options: Any,
 ) -> tuple[Job, Path, str]:
     """Runs the script and profiles its launches.
@@ -42,22 +46,19 @@ async def profile(
 
     ``settings`` and the ``options`` are those of ``script_running.captured``. ``on_event`` gets the job's events, and before them
     ``files`` with the ``texts`` of the script's own files. ``on_output`` gets the script's output; without it the script has this
-    process's standard input and output, and an interrupt ends the script alone. ``standing`` is as in ``supervisor.run``. Raises
-    ValueError for a script that cannot be run, that launches nothing, or that ends its process.
+    process's standard input and output, and an interrupt ends the script alone. ``standing`` is as in ``supervisor.run``. ``worker``
+    is an entered process of ``started`` that waits. Raises ValueError for a script that cannot be run, that launches nothing, or that
+    ends its process.
     """
-    places.check_writable(runs_dir or places.runs_dir())  # not after a script that ran for an hour
-    triton_cache.check()
-    asked = {
-        "action": f"{serve.__module__}.serve", "script": script, "settings": dict(settings), "options": options,
-        "runs_dir": str((runs_dir or places.runs_dir()).absolute()),
-        "lock": str(gpu_lock.path(device.lock_name())),
-    }  # fmt: skip
-    attached = on_output is None
-    async with (
-        WorkerProcess(asked, on_output=on_output or bytes, attached=attached) as worker,
-        contextlib.aclosing(worker.events(math.inf)) as events,
-    ):
-        with _interrupting(worker.pid) if attached else contextlib.nullcontext():
+    async with contextlib.AsyncExitStack() as stack:
+        if worker:
+            stack.push_async_exit(worker)
+            worker.let_go()
+        else:
+            new = started(script, settings, on_output=on_output, runs_dir=runs_dir, **options)
+            worker = await stack.enter_async_context(new)
+        events = await stack.enter_async_context(contextlib.aclosing(worker.events(math.inf)))
+        with _interrupting(worker.pid) if on_output is None else contextlib.nullcontext():
             from tilescope.jobs import supervisor  # noqa: PLC0415 - the script runs beside these imports
             from tilescope.notebook import capturing  # noqa: PLC0415
 
@@ -69,6 +70,26 @@ async def profile(
         folder = await supervisor.run(job, on_event, early, standing)
         capturing.keep(Path(captured["folder"]), folder)
         return job, folder, captured["ended"]
+
+
+def started(
+    script: str,
+    settings: Mapping[str, Any],
+    *,
+    on_output: Callable[[bytes], None] | None = None,
+    runs_dir: Path | None = None,
+    waits: bool = False,
+    **options: Any,
+) -> WorkerProcess:
+    """The process of ``profile``. One that ``waits`` makes a CUDA context and starts CUPTI, which take a second, and begins once it is let go."""
+    places.check_writable(runs_dir or places.runs_dir())  # not after a script that ran for an hour
+    triton_cache.check()
+    asked = {
+        "action": f"{serve.__module__}.serve", "script": script, "settings": dict(settings), "options": options,
+        "runs_dir": str((runs_dir or places.runs_dir()).absolute()), "waits": waits,
+        "lock": str(gpu_lock.path(device.lock_name())),
+    }  # fmt: skip
+    return WorkerProcess(asked, on_output=on_output or bytes, attached=on_output is None)
 
 
 async def _captured(events: AsyncIterator[dict[str, Any]], on_event: OnEvent) -> dict[str, Any] | None:
@@ -96,12 +117,14 @@ def _interrupting(pid: int) -> Iterator[None]:
 def serve(job: Mapping[str, Any], emit: Callable[[Mapping[str, Any]], None]) -> int:
     """The worker's action: runs a script, tells the job that profiles it, and collects what needs no other process.
 
-    ``job`` has ``script``, ``settings``, the ``options`` of ``captured``, and ``lock``, the file of the GPU's lock. Returns the exit
-    status.
+    ``job`` has ``script``, ``settings``, the ``options`` of ``captured``, whether it ``waits``, and ``lock``, the file of the GPU's
+    lock. Returns the exit status.
     """
     from tilescope.jobs.worker import main  # noqa: PLC0415 - a worker has it imported
     from tilescope.notebook import script_running  # noqa: PLC0415
 
+    if job["waits"]:
+        _wait(Path(job["temporary"]))
     before, folder = set(sys.modules), Path(tempfile.mkdtemp())
     with contextlib.suppress(AttributeError):  # another stream
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -123,6 +146,16 @@ def serve(job: Mapping[str, Any], emit: Callable[[Mapping[str, Any]], None]) -> 
             if status := main.collect(name, cases, folder / name, asked.settings, emit):
                 return status
     return 0
+
+
+def _wait(temporary: Path) -> None:
+    from tilescope.collectors.cupti import counters  # noqa: PLC0415 - as above
+
+    with contextlib.suppress(Exception):  # the first count reports it
+        counters.start_ahead()
+        temporary.with_name(warm.AWAKE).touch()
+    while not temporary.with_name(warm.GO).exists():
+        time.sleep(_LOOK)
 
 
 def _early() -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from tilescope import collectors
 from tilescope.hardware import device
-from tilescope.jobs import kept_standby, supervisor, warm
+from tilescope.jobs import kept_standby, process, supervisor, warm
 from tilescope.jobs.job import Job
 from tilescope.models import versions as comparing
 from tilescope.notebook import capturing, script_jobs
@@ -55,7 +55,7 @@ class Version:
     seconds: float = 0.0
     run: Path | None = None
     output: str = ""
-    use: Mapping[str, float] = field(default_factory=dict)
+    use: dict[str, float] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -112,12 +112,16 @@ class Watch:
         given = {"arguments": list(arguments), "target": target, "collect": list(collect), "runs_dir": runs_dir}
         self._options: dict[str, Any] = given
         # Those that run under another program, which takes seconds to start.
-        self._wrapped = [name for name in collect if supervisor.roomy() and hasattr(collectors.load(name), "command")]
+        self._wrapped = [
+            name for name in collect if supervisor.may_stand_by() and hasattr(collectors.load(name), "command")
+        ]
         self._sampling = "interpreter_limit" not in (settings or {})
         self._settings = {"interpreter_limit": _LIMIT, **(settings or {})}
         #: Oldest first. A version that a save ended before it was ready is not among them; its number is not used again.
         self.versions: list[Version] = []
         self._made = 0
+        #: The process of the next version, where it can be made ready.
+        self._next: process.WorkerProcess | None = None
         #: The version that a user pinned; without one each is compared with the last good one before it.
         self.pinned: Version | None = None
         self._by_hand: dict[tuple[Version, Version], dict[int, int | None]] = {}
@@ -144,6 +148,7 @@ class Watch:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
+            await self._end_next()
 
     def again(self) -> None:
         """Makes a version of the files as they are now, in place of one that is being made."""
@@ -214,13 +219,23 @@ class Watch:
 
     async def _make(self, version: Version) -> None:
         began = time.monotonic()
+        version.use, job = await asyncio.to_thread(device.use), None
+        if self._next and self._next.uses_gpu and version.use:
+            version.use["processes"] -= 1
+        if self._next and not self._next.alive:
+            await self._end_next()
         for name in self._wrapped:
             await asyncio.to_thread(kept_standby.wake, name)
-        version.use, job = await asyncio.to_thread(device.use), None
         try:
             job = await self._profile(version)
         except (ValueError, OSError) as error:
             version.error = " ".join(str(error).split())
+        # With several GPUs a script may choose one.
+        if supervisor.may_stand_by() and device.count() == 1:
+            with contextlib.suppress(ValueError, OSError, process.StartError):
+                self._next = await script_jobs.started(
+                    str(self.script), self._settings, on_output=self._hear, waits=True, **self._options
+                ).__aenter__()
         self._seen, version.seconds, version.doing = version.texts, time.monotonic() - began, ""
         version.state = "failed" if version.wrong or not version.cases else "ready"
         self._changed.put_nowait(version)
@@ -240,6 +255,14 @@ class Watch:
             version.cases = comparing.exact(version.cases, counted)
             version.state = "failed" if version.wrong else version.state
             self._changed.put_nowait(version)
+
+    async def _end_next(self) -> None:
+        if self._next:
+            await self._next.__aexit__(None, None, None)
+        self._next = None
+
+    def _hear(self, output: bytes) -> None:
+        self.versions[-1].hear(output)
 
     async def _profile(self, version: Version) -> Job:
         async def refresh() -> None:
@@ -261,10 +284,10 @@ class Watch:
             version.doing = event.get("doing", version.doing)
 
         come, begun, folder = asyncio.Event(), list[str](), self._options["runs_dir"] or store.runs_dir()
-        refreshing = asyncio.ensure_future(refresh())
+        refreshing, worker, self._next = asyncio.ensure_future(refresh()), self._next, None
         try:
             job, version.run, version.error = await script_jobs.profile(
-                str(self.script), self._settings, on_event=hear, on_output=version.hear, **self._options
+                str(self.script), self._settings, on_event=hear, on_output=self._hear, worker=worker, **self._options
             )
         finally:
             refreshing.cancel()

@@ -8,6 +8,7 @@ one profiler in a process, so it cannot run beside torch.profiler.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from tilescope.collectors.cupti import launch_names, library, planning, ranges
 from tilescope.collectors.ncu import counters as ncu
 from tilescope.execution.not_applicable import NotApplicable
 from tilescope.files import bounded_reading, json_shape
-from tilescope.hardware import device
+from tilescope.hardware import device, gpu_lock
 from tilescope.table import schema
 from tilescope.table.case import Case
 
@@ -211,6 +212,28 @@ def of_calls(
         found, passes = counted(cupti, chip, plans, launches=launches, call=call, empty=empty)
         about = {"chip": chip, "capability": capability, "cupti": cupti.version, "passes": passes}
     return [{**about, "flush_bytes": flush.nbytes, "launches": own} for own in by_call(found, functions)]
+
+
+def start_ahead() -> None:
+    """Makes the first GPU's context and starts CUPTI in it, which takes a second in a process. Does nothing while another job uses the GPU.
+
+    PyTorch is left as it was, so that a script can still set its options.
+    """
+    here = device.detect()
+    with gpu_lock.held(gpu_lock.path(device.lock_name()), wait=False) as free:
+        if not free or here is None:
+            return
+        cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+        if cuda.cuInit(0) or cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) or cuda.cuCtxSetCurrent(context):
+            return
+        cupti = library.load()
+        cupti.initialize()
+        chip = cupti.chip(0)
+        for plan in planning.plans(cupti, chip, ncu.capability(here.target), planning.FIRST):
+            # It has nothing to count, which is an error.
+            with contextlib.suppress(library.CuptiError), ranges.Counting(cupti, chip, plan, 1) as counting:
+                counting.begin()
+                counting.end()
 
 
 def by_call(found: Sequence[dict[str, float]], functions: Sequence[Sequence[str]]) -> list[list[dict[str, Any]]]:
