@@ -357,7 +357,7 @@ class WorkerProcess:
 
     @property
     def uses_gpu(self) -> bool:
-        """Whether a job that waits has a CUDA context."""
+        """Whether a job that waits has a CUDA context, or makes one."""
         return self._place is not None and self._place.job.with_name(warm.AWAKE).exists()
 
     def let_go(self, *_: object) -> None:

@@ -151,9 +151,11 @@ def serve(job: Mapping[str, Any], emit: Callable[[Mapping[str, Any]], None]) -> 
 def _wait(temporary: Path) -> None:
     from tilescope.collectors.cupti import counters  # noqa: PLC0415 - as above
 
+    awake = temporary.with_name(warm.AWAKE)
+    awake.touch()
     with contextlib.suppress(Exception):  # the first count reports it
-        counters.start_ahead()
-        temporary.with_name(warm.AWAKE).touch()
+        if not counters.start_ahead():
+            awake.unlink()
     while not temporary.with_name(warm.GO).exists():
         time.sleep(_LOOK)
 

@@ -221,7 +221,7 @@ class Watch:
         began = time.monotonic()
         version.use, job = await asyncio.to_thread(device.use), None
         if self._next and self._next.uses_gpu and version.use:
-            version.use["processes"] -= 1
+            version.use["processes"] = max(0, version.use["processes"] - 1)
         if self._next and not self._next.alive:
             await self._end_next()
         for name in self._wrapped:

@@ -214,18 +214,19 @@ def of_calls(
     return [{**about, "flush_bytes": flush.nbytes, "launches": own} for own in by_call(found, functions)]
 
 
-def start_ahead() -> None:
-    """Makes the first GPU's context and starts CUPTI in it, which takes a second in a process. Does nothing while another job uses the GPU.
+def start_ahead() -> bool:
+    """Makes the first GPU's context and starts CUPTI in it, which takes a second in a process. Does not, and returns False, where there is
+    none or another job uses it.
 
     PyTorch is left as it was, so that a script can still set its options.
     """
     here = device.detect()
     with gpu_lock.held(gpu_lock.path(device.lock_name()), wait=False) as free:
         if not free or here is None:
-            return
+            return False
         cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
         if cuda.cuInit(0) or cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) or cuda.cuCtxSetCurrent(context):
-            return
+            return False
         cupti = library.load()
         cupti.initialize()
         chip = cupti.chip(0)
@@ -234,6 +235,7 @@ def start_ahead() -> None:
             with contextlib.suppress(library.CuptiError), ranges.Counting(cupti, chip, plan, 1) as counting:
                 counting.begin()
                 counting.end()
+    return True
 
 
 def by_call(found: Sequence[dict[str, float]], functions: Sequence[Sequence[str]]) -> list[list[dict[str, Any]]]:
