@@ -112,10 +112,12 @@ class Race:
     def offer(self, config: str, known: Iterable[float] = ()) -> Lane:
         """Takes the first samples of a new config, or its ``known`` ones, and drops configs that are certainly slower."""
         lane = self.lanes[config] = Lane(config, list(known))
-        for count in (0,) if lane.samples else (1, self.rules.first - 1):
-            if count and not lane.out:
-                self._time(lane, count)
+        if not lane.samples:
+            self._time(lane, 1)
             self._drop(self.rules.least)
+            if not lane.out:
+                self._time(lane, self.rules.first - 1)
+        self._drop(self.rules.least)
         return lane
 
     def refuse(self, config: str, reason: str, like: str = "") -> None:
