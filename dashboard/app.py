@@ -10,7 +10,7 @@ from typing import Any
 
 import panel as pn
 import panel_material_ui as pmui
-from tilescope_dashboard.components import html_text, layout
+from tilescope_dashboard.components import html_text
 from tilescope_dashboard.data import catalog, this_machine
 from tilescope_dashboard.figures.style import DARK, FONT, LIGHT, Theme
 from tilescope_dashboard.panel_patches import page_lifetime
@@ -68,7 +68,13 @@ def page_theme(colours: Theme) -> dict[str, Any]:
             # The page's name is its heading; what keeps room below the header says nothing.
             "MuiTypography": {"defaultProps": {"variantMapping": {"h3": "h1", "h5": "div"}}},
             # Else it is lighter than the page in the dark theme, and than what is written on it.
-            "MuiDrawer": {"styleOverrides": {"paper": {"backgroundImage": "none"}}},
+            "MuiDrawer": {
+                "styleOverrides": {"paper": {"backgroundImage": "none"}},
+                "defaultProps": {"slotProps": {"paper": {"role": "dialog", "aria-label": "Profile"}}},
+            },
+            "MuiTabs": {"defaultProps": {"aria-label": "Views"}},
+            # What a list box holds: Material UI for Panel makes it of items of a menu.
+            "MuiMenuItem": {"defaultProps": {"role": "option"}},
         },
     }
 
@@ -88,21 +94,18 @@ def build() -> pmui.Page:
     state = State(may_launch=may_launch(pn.state.curdoc), bar=True, catalog=catalog.known(), **known)
     location = pn.state.location
     location.sync(state, IN_ADDRESS, on_error=lambda _: state.take(location.search))
-    drawer, main = Drawer(state), layout.column()
-    width = pmui.BreakpointSwitcher(breakpoint="md", small=pn.Spacer(height=0), large=pn.Spacer(height=0))
+    drawer = Drawer(state)
     with page_lifetime.not_busy():
         page = pmui.Page(
             title="Tilescope", site_url="?", template=page_lifetime.TEMPLATE, sx=_SX,
             dark_theme=state.theme == "dark", theme_config={"light": page_theme(LIGHT), "dark": page_theme(DARK)},
             contextbar=[drawer], contextbar_width=320, contextbar_variant="auto", busy_indicator=None,
-            main=[main, width],
         )  # fmt: skip
     drawer.follow(page)
     page.param.watch(lambda event: setattr(state, "theme", "dark" if event.new else "light"), "dark_theme")
     state.param.watch(lambda event: next_tick(lambda: setattr(page, "dark_theme", event.new == "dark")), "theme")
-    width.param.watch(lambda event: setattr(state, "narrow", event.new is width.small), "current")
     # The browser runs scripts for a while before it asks for what is in the page: made meanwhile, it costs no time.
-    fill = functools.partial(fill_main, state, drawer, page, main)
+    fill = functools.partial(fill_main, state, drawer, page)
     if serves():
         next_tick(fill)
     else:
@@ -121,7 +124,7 @@ def phone(headers: Mapping[str, str]) -> bool:
     return "Mobi" in headers.get("User-Agent", "")
 
 
-def fill_main(state: State, drawer: Drawer, page: pmui.Page, main: pn.Column) -> None:
+def fill_main(state: State, drawer: Drawer, page: pmui.Page) -> None:
     """Put into the page what it is for."""
     try:
         progress, context = JobPanel(state, shared()), Context(state)
@@ -129,10 +132,9 @@ def fill_main(state: State, drawer: Drawer, page: pmui.Page, main: pn.Column) ->
         views = Navigation(
             state, GROUPS, APART, FORMER, beside=[context.brief, find.opener], below=[context, progress, find]
         )
-        page.header = [kernel_bar.KernelBar(state)]
-        main.append(views)
+        page.param.update(header=[kernel_bar.KernelBar(state)], main=[views])
     except Exception as error:  # else the page would stay empty
-        main.append(start_error(error))
+        page.main = [start_error(error)]
     else:
         fill_drawer(state, drawer, progress)
         if not serves():  # nobody waits yet: a kernel's first view is made, then its figures

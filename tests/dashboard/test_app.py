@@ -25,6 +25,8 @@ POINTS = """() => {
 
 MASKS = """() => allElements(".tabulator-tableholder").filter(element => element.checkVisibility()).map(element =>
   [element.scrollWidth > element.clientWidth, getComputedStyle(element).maskImage !== "none"])"""
+#: The names of the memory's roofs: one value each on a phone.
+ROOFS = """() => seenFigures()[0].model.renderers.find(one => one.name === "memory").data_source.data.text.join()"""
 TO_THE_END = """() => { for (const element of allElements(".tabulator-tableholder")) element.scrollLeft = element.scrollWidth }"""
 
 
@@ -92,6 +94,13 @@ def test_phone_roofline_and_wide_table(visit: Any, built: Any) -> None:
     assert all(wide == fades for wide, fades in page.evaluate(MASKS))
     # Scrolled again each time: a table that is filled meanwhile begins anew.
     page.wait_for_function(f"() => {{ ({TO_THE_END})(); return !({MASKS})().some(([, fades]) => fades) }}")
+    # Turned on its side it has room for more.
+    look_at(page, "Roofline")
+    built(page, "Roofline")
+    brief = page.evaluate(ROOFS)
+    page.set_viewport_size({"width": 1000, "height": 844})
+    page.wait_for_function(f"brief => ({ROOFS})().length > brief.length", arg=brief)
+    assert page.get_by_role("alert").count() == 0
 
 
 def test_slash_opens_palette_that_finds_a_view(visit: Any) -> None:

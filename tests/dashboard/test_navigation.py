@@ -128,11 +128,13 @@ def test_views_of_one_kernel_are_made_ready(in_runs: None) -> None:
     assert shown.make() and shown.make()
     assert not shown.make()
     assert list(shown.made) == ["roofline", "occupancy", "timeline"]
-    assert not shown.places["occupancy"].objects
+    assert not shown.sent("occupancy")
     assert shown.prepare()
-    assert shown.places["occupancy"].objects and not shown.places["timeline"].objects
+    assert shown.sent("occupancy") and not shown.sent("timeline")
     assert shown.prepare()
     assert not shown.prepare()
+    on_page = shown.__panel__().select()
+    assert all(view.layout in on_page for view in shown.made.values())
     state.kernel = "matmul"
     assert shown.made["roofline"].fresh
     assert not shown.made["occupancy"].fresh
@@ -161,8 +163,8 @@ def test_tables_come_after_figures_of_the_seen_view(in_runs: None, monkeypatch: 
     assert browser.asked == 3
     # In spare time a view is sent without its tables.
     assert all(shown.prepare() for _ in range(2))
-    assert shown.made["traffic"].waits and not shown.places["traffic"].objects
-    assert shown.prepare() and shown.places["traffic"].objects and shown.made["traffic"].waits
+    assert shown.made["traffic"].waits and not shown.sent("traffic")
+    assert shown.prepare() and shown.sent("traffic") and shown.made["traffic"].waits
     state.view = "traffic"
     browser.drawn = browser.asked
     assert not shown.made["traffic"].waits

@@ -82,7 +82,7 @@ page = generate_session(app).document
 assert not failed, failed
 assert drawn and "narwhals.stable.v1" in sys.modules  # which Bokeh imports with the first table
 assert [key[:2] for key in page_resources._bundles] == [("server", "/")]
-assert "place-summary" in str(page.to_json())
+assert "place-home" in str(page.to_json())
 """
     bare(code)
 

@@ -15,11 +15,13 @@ const TOOLS = ".bk-OnOffButton, .bk-ClickButton, .bk-tool-overflow"
 // Milliseconds for which the drawer's form is waited for, and between two looks; and for an idle moment of the browser.
 const PATIENCE = 30000, LOOK = 60, REST = 1000
 
-// What fits the selector in the root, looked for through all shadow roots: every widget has one of its own.
+// What fits the selector in the root, in its order, through all shadow roots: every widget has one of its own.
 function every(selector, root = document) {
-  const found = [...root.querySelectorAll(selector)]
-  for (const element of root.querySelectorAll("*"))
+  const found = []
+  for (const element of root.querySelectorAll("*")) {
+    if (element.matches(selector)) found.push(element)
     if (element.shadowRoot) found.push(...every(selector, element.shadowRoot))
+  }
   return found
 }
 
@@ -27,11 +29,6 @@ function focused() {
   let at = document.activeElement
   while (at?.shadowRoot?.activeElement) at = at.shadowRoot.activeElement
   return at ?? document.body
-}
-
-function within(element, place) {
-  while (element && element !== place) element = element.parentNode ?? element.host
-  return element !== null && element !== undefined
 }
 
 // Calls `then` with what `find` finds, as soon as it finds anything. Where it finds null, nobody waits any longer.
@@ -60,13 +57,10 @@ function nameTool(element) {
   if (element.matches(".bk-OnOffButton")) element.setAttribute("aria-pressed", element.classList.contains("bk-active"))
 }
 
-// Material UI for Panel calls what is in a list box items of a menu.
+// Material UI for Panel does not say which option of a list is chosen.
 function nameOptions(list) {
   const chosen = list.getRootNode().querySelector("[role=combobox]")?.textContent
-  for (const item of list.querySelectorAll("[role=menuitem]")) {
-    item.setAttribute("role", "option")
-    item.setAttribute("aria-selected", item.textContent === chosen)
-  }
+  list.querySelectorAll("[role=option]").forEach(item => item.setAttribute("aria-selected", item.textContent === chosen))
 }
 
 // Every widget has a shadow root, which no style of the page reaches: each is heard from when the focus first comes into it. The focus
@@ -93,33 +87,18 @@ const drawerButton = () => every(".opens-drawer")[0]?.shadowRoot.querySelector("
 const drawer = (open, from) => once(() => {
   const [place] = every(".contextbar"), button = drawerButton()
   button?.setAttribute("aria-expanded", open())
-  place?.setAttribute("role", "dialog")
-  place?.setAttribute("aria-label", "Profile")
   // The page puts its drawer into a landmark of navigation, which has no name.
   every("nav:not([aria-label])").forEach(nav => nav.setAttribute("role", "presentation"))
   if (!button) return false
   return open() ? place && every("input, [role=combobox], textarea", place).find(usable) : null
 }, field => focused() === from && field.focus())
 
-// Who opened the palette writes into its field, which comes with its dialog.
-const palette = open => once(() => {
-  const inputs = every(".MuiDialog-paper").flatMap(dialog => every("input", dialog))
-  return open() ? inputs.find(input => input.checkVisibility()) : null
-}, field => field.focus())
-
-function* stops(place) {
-  for (const child of (place.shadowRoot ?? place).children) {
-    if (child.matches(STOPS) && usable(child)) yield child
-    yield* stops(child)
-  }
-}
-
 // Material UI keeps the focus in a dialog only where no widget has a shadow root.
 function stay(event) {
   const place = every(".MuiDialog-paper").find(paper => paper.checkVisibility())
-  const inside = place ? [...stops(place)] : []
+  const inside = place ? every(STOPS, place).filter(usable) : []
   const at = focused(), [first, last] = event.shiftKey ? [inside.at(-1), inside[0]] : [inside[0], inside.at(-1)]
-  if (!first || (at !== last && within(at, place) && at !== place)) return
+  if (!first || (at !== last && at !== place && place.matches(":focus-within"))) return
   event.preventDefault()
   first.focus()
 }
@@ -175,7 +154,6 @@ export function render({model}) {
   let turning = null, answer = null
   const toggle = () => (dialog.open ? dialog.close() : dialog.showModal())
   button.addEventListener("click", toggle)
-  dialog.querySelector("button").addEventListener("click", toggle)
 
   // A title that links to its entry in the glossary.
   function explain(event) {
@@ -223,20 +201,13 @@ export function render({model}) {
     } else if (at.matches?.(".bk-events") && event.key in MOVES) {
       event.preventDefault()
       move(at, event.key)
-    } else if (at.matches?.(".bk-OnOffButton, .bk-ClickButton") && (event.key === "Enter" || event.key === " ")) {
-      event.preventDefault()
-      at.click()
     }
   }
 
-  // Before everything else on the page, and seen only while it has the focus. It names a place: else it would be outside of all landmarks.
-  const link = document.createElement("a")
-  Object.assign(link, {href: `#${document.querySelector("[data-root-id]")?.id ?? ""}`, className: "skip", textContent: "Skip to the views"})
-  link.addEventListener("click", event => {
+  document.querySelector(".skip").addEventListener("click", event => {
     event.preventDefault()
     openTab()?.focus()
   })
-  document.body.prepend(link)
   document.addEventListener("keydown", pressed)
   document.addEventListener("click", explain)
   ring(model.ring)
@@ -244,8 +215,8 @@ export function render({model}) {
   const isOpen = () => model.panel === PANELS.p
   // Who closes a dialog or the drawer comes back to where they were.
   let open = model.panel, from = null
-  const back = () => once(() => (open ? null : !every(".MuiDialog-root").some(root => within(focused(), root))), () => {
-    if (focused() === document.body || every(".contextbar").some(place => within(focused(), place)))
+  const back = () => once(() => (open ? null : !every(".MuiDialog-root:focus-within").length), () => {
+    if (focused() === document.body || every(".contextbar:focus-within").length)
       (from && from !== document.body ? from : drawerButton())?.focus()
   })
   model.on("panel", () => {
@@ -254,9 +225,11 @@ export function render({model}) {
     open = model.panel
     setTimeout(back, LOOK)
     if (open !== PANELS["/"]) writing = 0
-    palette(() => model.panel === PANELS["/"])
   })
   drawer(isOpen, null)
+  const phone = matchMedia("(max-width: 899.95px)"), measure = () => { model.narrow = phone.matches }
+  phone.addEventListener("change", measure)
+  measure()
   model.on("theme", () => {
     if (model.theme === window.theme) return
     localStorage.setItem("tilescope-theme", model.theme)
@@ -275,11 +248,6 @@ export function render({model}) {
   // What was sent before the question is built in turns of its own: two idle moments, one after the other. A page that never rests
   // gets an answer, too.
   const idle = then => (window.requestIdleCallback ?? setTimeout)(then, {timeout: REST})
-  const nameTabs = () => every("[role=tablist]:not([aria-label])").forEach(list => list.setAttribute("aria-label", "Views"))
-  idle(() => idle(nameTabs))
-  model.on("asked", () => idle(() => idle(() => {
-    nameTabs()
-    model.drawn = model.asked
-  })))
+  model.on("asked", () => idle(() => idle(() => { model.drawn = model.asked })))
   return place
 }

@@ -32,7 +32,7 @@ _TERMS = "".join(
 )
 _MARKUP = (
     '<button aria-label="Keys and glossary" title="Keys and glossary (?)">?</button>'
-    f'<dialog aria-label="Keys and glossary"><button>Close</button><strong>Keys</strong><dl>{_ROWS}</dl>'
+    f'<dialog aria-label="Keys and glossary"><form method="dialog"><button>Close</button></form><strong>Keys</strong><dl>{_ROWS}</dl>'
     f"<details><summary>Glossary of columns and numbers</summary><dl>{_TERMS}</dl></details></dialog>"
 )
 
@@ -51,6 +51,7 @@ class PageScript(ScriptComponent):
     )
     panel = param.String(doc="What is open beside the views: the focus goes into the drawer, and back.")
     theme = param.String(doc="The page's theme: what a user chose is kept in the browser.")
+    narrow = param.Boolean(doc="The page is as narrow as a phone.")
     asked = param.Integer(doc="How often the browser was asked whether it has drawn all it was sent.")
     drawn = param.Integer(doc="The last of those questions after which it had.")
 

@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import panel_material_ui as pmui
+from param.parameterized import no_instance_params
 
 from tilescope_dashboard.topics.claims import STANDINGS
 
 
+@no_instance_params  # else each has copies of its forty parameters
 class Choice(pmui.Select):
     """Calls ``chosen`` when a user chose, not while options are offered: other selectors may not have theirs yet.
 

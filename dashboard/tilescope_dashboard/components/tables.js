@@ -18,15 +18,14 @@ function (opens) {
 
   // The server gets the number of a row that is opened, not its place: it may have filled the table again. Bokeh has no other use
   // for tags; the time is there for who opens a row twice.
-  const numberOf = row => this.getRow(row).getData().index
-  const open = row => {
+  const open = number => {
     const source = window.Bokeh.index.query_one(({tabulator}) => tabulator === this)?.model.source
-    if (source) source.tags = [numberOf(row), performance.now()]
+    if (source) source.tags = [number, performance.now()]
   }
   // The choice of a row that opens is the browser's alone. Panel, which knows of none, takes it away when it fills the table.
   let chosen = null
   const choose = row => {
-    chosen = row && numberOf(row)
+    chosen = row && row.getData().index
     this.deselectRow()
     if (row) this.selectRow(row)
   }
@@ -34,27 +33,26 @@ function (opens) {
     const row = grid.isConnected && this.getRows().find(row => row.getData().index === chosen)
     if (row && !this.getSelectedRows().length) this.selectRow(row)
   }
-  if (opens) this.on("rowSelectionChanged", (data, rows) => rows.length || setTimeout(restore))
+  if (opens) {
+    this.on("rowSelectionChanged", (data, rows) => rows.length || setTimeout(restore))
+    this.on("rowClick", (event, row) => open(row.getData().index))
+  }
 
   const STEPS = {ArrowDown: 1, ArrowUp: -1}, FIRST = {ArrowDown: 0, ArrowUp: -1}
   grid.addEventListener("keydown", event => {
     if (event.ctrlKey || event.metaKey || event.altKey) return
-    const rows = [...grid.querySelectorAll(".tabulator-row")]
-    const at = rows.findIndex(row => opens ? numberOf(row) === chosen : row.classList.contains("tabulator-selected"))
+    const rows = this.getRows("display")
+    const at = rows.findIndex(row => opens ? row.getData().index === chosen : row.isSelected())
     if (event.key in STEPS) {
       const row = at < 0 ? rows.at(FIRST[event.key]) : rows[at + STEPS[event.key]]
       event.preventDefault()
       if (opens && row) choose(row)
-      else row?.querySelector(".tabulator-cell")?.click()
-      row?.scrollIntoView({block: "nearest"})
+      else row?.getCells()[0].getElement().click()
+      row?.getElement().scrollIntoView({block: "nearest"})
     } else if (opens && event.key === "Enter" && at >= 0) {
       event.preventDefault()
-      open(rows[at])
+      open(chosen)
     } else if (opens && event.key === "Escape") choose(null)
-  })
-  if (opens) grid.addEventListener("click", event => {
-    const row = event.composedPath().find(at => at.classList?.contains("tabulator-row"))
-    if (row) open(row)
   })
   return ""
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pandas as pd
-from bokeh.models import ColumnDataSource, FixedTicker, Range1d
+from bokeh.models import ColumnDataSource, FixedTicker, HBar, Range1d
 from bokeh.plotting import figure
 
 from tilescope_dashboard.data.units import write
@@ -20,10 +20,9 @@ def speed_of_light(shares: pd.DataFrame, parts: Sequence[str], look: Theme) -> f
         y_range=list(parts)[::-1],
     )  # fmt: skip
     plot.xaxis.ticker = FixedTicker(ticks=[0, 0.25, 0.5, 0.75, 1])
-    drawn = plot.hbar(
-        y="part", right="share", height=0.56, color=look.accent, name="shares",
-        source=ColumnDataSource(shares.assign(text=[write(value, "ratio") for value in shares["share"]])),
-    )  # fmt: skip
+    bars = HBar(y="part", right="share", height=0.56, fill_color=look.accent, line_color=look.accent)
+    said = [write(value, "ratio") for value in shares["share"]]
+    drawn = plot.add_glyph(ColumnDataSource(shares.assign(text=said)), bars, name="shares")
     known = dict(zip(shares["part"], shares["share"], strict=True))
     texts = [write(known[part], "ratio") if part in known else "not recorded" for part in parts]
     written = ColumnDataSource({"y": list(parts), "x": [known.get(part, 0.0) for part in parts], "text": texts})

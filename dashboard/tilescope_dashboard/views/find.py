@@ -18,6 +18,8 @@ _ACTIONS = {
     "Dark theme": "theme:dark", "Light theme": "theme:light", "Compare with the usual baseline": "compared:",
     "Would fusing help?": "view:advice",
 }  # fmt: skip
+#: Who opened the palette writes into its field.
+_FOCUSED = {"components": {"MuiTextField": {"defaultProps": {"autoFocus": True}}}}
 
 
 class FindDialog(PanelDialog):
@@ -37,7 +39,7 @@ class FindDialog(PanelDialog):
     def make(self) -> list[Any]:
         self.field = pmui.AutocompleteInput(
             label="name", options={}, case_sensitive=False, search_strategy="includes", min_characters=0,
-            sizing_mode="stretch_width", margin=(10, 8, 20, 8),
+            sizing_mode="stretch_width", margin=(10, 8, 20, 8), theme_config=_FOCUSED,
         )  # fmt: skip
         self.field.param.watch(self._chosen, "value")
         return [self.field]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import panel as pn
 import panel_material_ui as pmui
 import param
@@ -16,18 +18,20 @@ class Drawer(layout.Part):
 
     def __init__(self, state: State) -> None:
         super().__init__()
-        self.state, self.filled = state, False
+        self.state, self.filled, self.layout = state, False, layout.column(margin=(8, 0))
+
+    def _show(self, content: Any) -> None:
         close = pmui.Button(label="Close", variant="text", size="small", width=72, margin=(2, 4), align="center")
-        close.on_click(lambda _: next_tick(lambda: setattr(state, "panel", "")))
+        close.on_click(lambda _: next_tick(lambda: setattr(self.state, "panel", "")))
         title = html_text.pane(html_text.heading("Profile"))
-        self._body = layout.column(html_text.pane(html_text.notice("info", "Finding out what can run here…")))
-        head = pn.Row(title, close, sizing_mode="stretch_width", margin=0)
-        self.layout = layout.column(head, self._body, margin=(8, 0))
+        self.layout.objects = [pn.Row(title, close, sizing_mode="stretch_width", margin=0), content]
 
     def follow(self, page: pmui.Page) -> None:
         """Open or close the page's drawer as the state says."""
 
         def put() -> None:
+            if self.state.panel == PROFILE and not self.layout.objects:
+                self._show(html_text.pane(html_text.notice("info", "Finding out what can run here…")))
             page.contextbar_open = self.state.panel == PROFILE
 
         def told(event: param.parameterized.Event) -> None:
@@ -40,4 +44,4 @@ class Drawer(layout.Part):
 
     def put(self, form: pn.viewable.Viewer) -> None:
         self.filled = True
-        self._body.objects = [form]
+        self._show(form)

@@ -73,9 +73,7 @@ class JobPanel(layout.Part):
         super().__init__()
         self.state, self._witnessed = state, set[int]()
         self._jobs, self._dismissed, self.tab_job = jobs, 0, TabJob(jobs)
-        # Built when first needed: it has many models, and most pages show no job.
-        self._place = layout.column()
-        self.layout = layout.column(self.tab_job, self._place)
+        self.layout = layout.column(self.tab_job)
         self._seen = jobs.current.number if jobs.current and not jobs.current.active else 0
         state.param.watch(lambda _: self.draw(), "run")
         self.tab_job.param.watch(lambda _: self.draw(), "known")
@@ -84,6 +82,7 @@ class JobPanel(layout.Part):
 
     @functools.cached_property
     def panel(self) -> pn.Column:
+        """Built when first needed: it has many models, and most pages show no job."""
         self._text = html_text.pane()
         self._cancel = pmui.Button(label="Cancel", variant="outlined", size="small", width=96)
         self._show = pmui.Button(label="Show results", variant="contained", size="small", width=130)
@@ -106,14 +105,15 @@ class JobPanel(layout.Part):
         """Show the job as it is now."""
         job = self._shown
         visible = job is not None and job.number != self._dismissed and self._concerns(job)
-        if visible and not self._place.objects:
-            self._place.append(self.panel)
-        if self._place.objects:
+        if visible and self.panel not in self.layout:
+            self.layout.append(self.panel)
+        built = len(self.layout) > 1
+        if built:
             self.panel.visible = visible
         if job is None:
             return
         self._follower.each_second(job.active)
-        if self._place.objects:
+        if built:
             self._fill(job)
         if not job.active and self._seen != job.number:
             self._seen = job.number
