@@ -1,5 +1,6 @@
 """The site of a folder of runs: its pages as text, then opened from the folder by a browser without a network."""
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -67,18 +68,23 @@ def test_site_opens_from_its_folder_offline(site: Path, chromium: Any) -> None:
 
 def test_site_and_report_show_the_ledger_of_a_step(tmp_path: Path) -> None:
     """The recorded step of a model, beside a predicted kernel, whose verdict stands for its times."""
-    run = synthetic.write_run(tmp_path / "runs", RUN, ("layer_norm",), measured=False)
+    synthetic.write_run(tmp_path / "runs", "20260103-030405-eeee", ("layer_norm",), measured=False)
+    run = synthetic.write_run(tmp_path / "runs", RUN, ("swiglu",), measured=False)
     shutil.copy(STEPS / "transformer_block_h200.json.gz", run / "step.json.gz")
     assert cli.main(["site", str(tmp_path / "out"), str(tmp_path / "runs")]) == 0
     index, page = ((tmp_path / "out" / name).read_text() for name in ("index.html", f"model-{RUN}.html"))
     assert f'<a href="model-{RUN}.html">synthetic prediction</a>: A step takes ' in index
-    assert ">verdict</th>" in index and "of roofline</th>" not in index
-    for part in ("Ledger of a step", "Next steps", "Kernels of the step", "Modules of the step"):
+    assert ">verdict</th>" in index and "of roofline</th>" not in index and "swiglu" not in index
+    parts = ("A step takes ", "What to do next", "Modules", "Kernels")
+    for part in parts:
         assert f'class="piece">{part}' in page
     assert page.count('class="figure"') == 1
-    text = tmp_path / "out.md"
-    assert cli.main(["report", str(run), "-o", str(text)]) == 0
-    assert "#### Ledger of a step\n\nA step takes " in text.read_text()
+    out = tmp_path / "out.md"
+    assert cli.main(["report", str(run), "-o", str(out)]) == 0
+    text = out.read_text()
+    headings = re.findall("^#### (.*)", text, re.M)
+    assert len(headings) == len(parts) and all(map(str.startswith, headings, parts))
+    assert "\n\n1. " in text and "swiglu" not in text
 
 
 def test_site_says_what_it_cannot_show(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tilescope.commands import advise
 from tilescope.hardware import device
 from tilescope.models.headline import headline
 from tilescope.notebook.opened_run import Profile
@@ -71,4 +72,6 @@ def test_headline_of_a_models_step_is_what_to_do_next():
     (step,) = store.recorded_dir().glob("*/step.json.gz")
     run = store.open_run(step.parent)
     assert headline(run).startswith("Compile the model (torch.compile)") and "saves about" in headline(run)
-    assert "no problem found" in headline(run, next(iter(run.run.kernels)))
+    assert "no problem found" in headline(run, run.table["kernel"][0])
+    document = advise.document(run)
+    assert (document.cases, document.findings, document.suggestions[0]) == ([], [], headline(run))

@@ -70,15 +70,15 @@ def test_what_views_draw_is_published_if_it_is_whole(written, tmp_path):
     shutil.copy(next(store.recorded_dir().glob("*/step.json.gz")), loaded.folder)
     published = publish(loaded, kept)
     assert steps.read(published).launches and (published / lanes.relative_to(loaded.folder)).is_file()
-    for file in (loaded.folder / steps.FILE, lanes):
+    for file in (loaded.folder / steps.STEP, lanes):
         before = file.read_bytes()
         file.write_bytes(before[:15])
         with pytest.raises(StoreError, match="damaged"):
             publish(loaded, kept)
         file.write_bytes(before)
     (tmp_path / "secret").write_text("{}")
-    (loaded.folder / steps.FILE).unlink()
-    (loaded.folder / steps.FILE).symlink_to(tmp_path / "secret")
+    (loaded.folder / steps.STEP).unlink()
+    (loaded.folder / steps.STEP).symlink_to(tmp_path / "secret")
     with pytest.raises(StoreError):
         publish(loaded, kept)
     assert steps.read(published).launches, "the older copy stays"

@@ -75,10 +75,7 @@ def test_nothing_recorded_is_called_wrong(rows):
 
 def test_recordings_have_digests_of_their_functions(recordings):
     digests = {
-        (loaded.run.id, name): changes.recorded(loaded, name)
-        for loaded in recordings
-        if loaded.run.id not in STEPS
-        for name in loaded.run.kernels
+        (loaded.run.id, name): changes.recorded(loaded, name) for loaded in recordings for name in loaded.run.kernels
     }
     assert all(digests.values())
     changed = {(loaded.run.id, name) for loaded in recordings for name in changes.changed_kernels(loaded)}
@@ -88,8 +85,13 @@ def test_recordings_have_digests_of_their_functions(recordings):
 def test_a_step_and_the_inside_of_a_kernel_are_recorded(recordings):
     """So that they can be seen without a GPU."""
     shown = {loaded.run.title: loaded for loaded in recordings}
-    step = steps.read(shown["GPT-2, a training step"].folder)
+    model = shown["GPT-2, a training step"]
+    step = steps.read(model.folder)
     assert len(step.launches) > 500 and step.plain > 0.01
+    declared = next(run["kernels"] for run in RUNS if run["id"] == model.run.id)
+    assert model.of_step and declared and not model.run.kernels, "older runs declare what a step launched"
+    (listed,) = (run for run in store.list_runs([model.folder.parent]) if run.of_step)
+    assert (listed.id, listed.kernels, listed.cases) == (model.run.id, (), 0)
     inside = shown["matmul: inside"]
     found = lanes.of_case(inside, Case("matmul", "triton", "forward", "4096x4096x4096-bf16"))
     assert len(found.spans) > 1000 and found.launches[0]["function"] == "matmul_hopper_kernel"

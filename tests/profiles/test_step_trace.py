@@ -14,7 +14,8 @@ from tilescope.captures.step_passes import Measured, Passes
 from tilescope.collectors.foreign_files import operator_costs, step_trace
 from tilescope.commands import choices
 from tilescope.files import bounded_reading, json_shape
-from tilescope.models import ledger, next_steps, step_problems
+from tilescope.models import compare, ledger, next_steps, step_problems
+from tilescope.models.compare import Side
 from tilescope.notebook import modelling, script_running
 from tilescope.runs import steps, store
 from tilescope.table.step import BACKWARD, FORWARD, OPTIMIZER, Operator, Step, StepLaunch
@@ -141,7 +142,7 @@ def test_opened_trace_has_a_ledger_with_modelled_bytes(tmp_path, capsys):
     assert "modelled" in said
     assert "counted" not in said
     opened = modelling.open_model(str(folder))
-    (folder / steps.FILE).write_bytes(b"{")
+    (folder / steps.STEP).write_bytes(b"{")
     assert len(opened.problems) == 3 and "modelled" in repr(opened)
     with pytest.raises(store.StoreError, match="cannot be read"):
         steps.read(folder)
@@ -282,6 +283,8 @@ def test_measured_step_is_a_run_with_counted_bytes(tmp_path):
     )
     assert set(made.table["source"]) == {"torch_profiler", "cupti"}
     assert made.step.plain == pytest.approx(90e-6)
+    faster = modelling.kept(dataclasses.replace(measured, plain=45e-6), "train.py", tmp_path / "runs")
+    assert compare.changes(Side(made), Side(faster)) == ["the step's time 90.0 µs → 45.0 µs"]
     text = repr(modelling.open_model(str(made.folder)))
     assert "= 90.0 µs\n" in text and "12.3 kB counted" in text
     assert "12.3 kB counted" in made._repr_html_()

@@ -10,6 +10,9 @@ from param.parameterized import no_instance_params
 
 from tilescope_dashboard.topics.claims import STANDINGS
 
+#: Placeholder of a list in which nothing is chosen.
+CHOOSE = "choose one"
+
 
 @no_instance_params  # else each has copies of its forty parameters
 class Choice(pmui.Select):

@@ -146,7 +146,7 @@ class Table(pn.widgets.Tabulator):
         """
         if place == self.chosen:
             return
-        if place is not None and self.pagination == "local" and not self.sorters:
+        if place is not None and not self.sorters:
             self.page = place // (self.page_size or len(self.filled) or 1) + 1
         self._update(selection=[] if place is None else [place])
 

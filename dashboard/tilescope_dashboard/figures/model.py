@@ -54,14 +54,19 @@ def ledger(found: Ledger | None, look: Theme, *, predicted: bool = False) -> fig
 #: The name of kernels that are of no library, and the pixels of a mark for the whole step and of the smallest one.
 _OWN, _WHOLE, _SMALLEST = "Triton and others", 110, 5
 _CLEAR = "#00000000"
+#: The share of a step below which a kernel has no mark: many such kernels lie decades away from those that matter.
+SMALL = 0.001
 
 
 def step_roofline(kernels: pd.DataFrame, roofs: pd.DataFrame, look: Theme, *, predicted: bool = False) -> figure:
-    """The rows of ``step_tables.kernels`` under ``roofs``. The marks' renderer is called ``points``; its column ``row`` is the row's number.
+    """The rows of ``step_tables.kernels`` that are not ``SMALL`` under ``roofs``. The marks' renderer is called ``points``; its column ``row`` is the row's number.
 
     The marks of a predicted step are dashed.
     """
-    placed = kernels.assign(row=np.arange(len(kernels)))[kernels["intensity"].gt(0) & kernels["performance"].gt(0)]
+    large = kernels["share"].ge(min(SMALL, kernels["share"].max()))
+    placed = kernels.assign(row=np.arange(len(kernels)))[
+        large & kernels["intensity"].gt(0) & kernels["performance"].gt(0)
+    ]
     if placed.empty:
         unknown = "No bytes of this step's kernels are known: torch.profiler needs record_shapes=True."
         return empty(look, "step-roofline", unknown, 80)

@@ -107,7 +107,7 @@ def _distinct(sides: Sequence[Side]) -> None:
 
 def write_site(arguments: argparse.Namespace) -> int:
     """Writes the pages. Raises ValueError where there is nothing to show, OSError for a folder that cannot be written."""
-    from tilescope.runs import steps, store  # noqa: PLC0415
+    from tilescope.runs import store  # noqa: PLC0415
     from tilescope.table.suggest import unknown  # noqa: PLC0415
 
     from tilescope_dashboard.report import site  # noqa: PLC0415
@@ -118,8 +118,6 @@ def write_site(arguments: argparse.Namespace) -> int:
         if (folder / "run.json").is_file():
             raise ValueError(f"{folder} is one run: name the folder it is in, or write it with 'tilescope report'")
     listed = store.list_runs(arguments.runs or [store.recorded_dir()])
-    if not arguments.runs:  # the site of the library's kernels
-        listed = [summary for summary in listed if not steps.has(summary.path)]
     for summary in listed:
         if summary.error:
             print(f"tilescope: left out: {summary.error}", file=sys.stderr)

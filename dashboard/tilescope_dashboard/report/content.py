@@ -52,7 +52,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Part:
-    """A title, a sentence, and any of: figures, a table, findings, a listing of source.
+    """A title, a sentence, and any of: figures, numbered points, a table, findings, a listing of source.
 
     ``wide`` figures have long labels: on a phone they are moved sideways, not squeezed.
     """
@@ -64,6 +64,7 @@ class Part:
     findings: tuple[Finding, ...] = ()
     listing: Listing | None = None
     wide: bool = False
+    points: tuple[str, ...] = ()
 
     def named(self, look: Theme) -> Part:
         """The part with ``look``'s names of implementations in its table and its figures."""
@@ -90,7 +91,10 @@ class KernelPart:
 
 @dataclass(frozen=True)
 class RunPart:
-    """One run: its kernels, what one must know before believing it, and where it was made. ``model`` is about a model's step."""
+    """One run: its kernels, what one must know before believing it, and where it was made.
+
+    ``overview`` has its cases. A model's step has none: ``overview`` has its time, and ``model`` the rest.
+    """
 
     run: Run
     warnings: tuple[str, ...]

@@ -92,9 +92,11 @@ class _Writer:
         yield f"{escape(run.started[:16].replace('T', ' '))} UTC, run {escape(run.id)}"
         for line in part.warnings:
             yield f"> **Warning:** {escape(line)}"
-        for piece in part.model:
+        for piece in (part.overview, *part.model) if part.model else ():
             yield f"#### {escape(piece.title)}"
             yield from filter(None, [escape(piece.text)])
+            if piece.points:
+                yield "\n".join(f"{rank}. {escape(line)}" for rank, line in enumerate(piece.points, 1))
             if piece.table:
                 yield self._table(piece.table.rows, piece.table.columns)
         for kernel in self._some(part.kernels):

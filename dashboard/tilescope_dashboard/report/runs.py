@@ -39,16 +39,18 @@ def run_part(loaded: LoadedRun, chosen: str = "") -> RunPart:
     cases = topic.timed(summary.of_run(loaded, frames.default_configs(table)))
     # Runs of before 2026-11-25 do not say it of any case.
     shown = tuple(c for c in topic.IN_FULL if c.name != "chosen" or cases["chosen"].ne("").any())
+    every = Part(
+        title="Every case",
+        text=topic.READING if len(cases) else topic.NOTHING,
+        drawings=(partial(overview, cases),) if len(cases) else (),
+        table=Table(cases, shown),
+        wide=True,
+    )
+    of_step = () if chosen else tuple(model_parts(loaded))
     return RunPart(
         run=run,
         warnings=tuple(_warnings(loaded, names)),
-        overview=Part(
-            title="Every case",
-            text=topic.READING if len(cases) else topic.NOTHING,
-            drawings=(partial(overview, cases),) if len(cases) else (),
-            table=Table(cases, shown),
-            wide=True,
-        ),
+        overview=of_step[0] if of_step else every,
         kernels=tuple(kernel(loaded, name, cases[cases["kernel"] == name]) for name in names),
         environment=tuple(_environment(loaded)),
         roofs=Table(
@@ -58,27 +60,23 @@ def run_part(loaded: LoadedRun, chosen: str = "") -> RunPart:
             ),
             ROOFS,
         ),
-        model=() if chosen else tuple(model_parts(loaded)),
+        model=of_step[1:],
     )
 
 
 def model_parts(loaded: LoadedRun) -> Iterator[Part]:
-    """The step of a model: its ledger, what to do next, its kernels and modules. Nothing where the run is of no step."""
+    """The step of a model: its time, what to do next, its modules and kernels. Nothing where the run is of no step."""
     model = model_topic.of_run(loaded)
     if model is None:
         return
-    yield Part(
-        "Ledger of a step",
-        model_topic.sentence(model).line,
-        (partial(draw_ledger, model.ledger, predicted=not model.measured),),
-        wide=True,
-    )
-    advice = pd.DataFrame({"advice": model.advice})
-    yield Part("Next steps", table=Table(advice, (Column("advice", "what to do next"),)))
-    said = "The most time above the roof comes first."
-    yield Part("Kernels of the step", said, table=Table(model.kernels, model_topic.KERNELS))
-    said = "The backward pass of an operator counts to its module."
-    yield Part("Modules of the step", said, table=Table(model.modules, model_topic.MODULES))
+    said = model_topic.sentence(model)
+    drawn = partial(draw_ledger, model.ledger, predicted=not model.measured)
+    yield Part(said.title, " ".join([said.text, *model.costs]), (drawn,))
+    yield Part("What to do next", " ".join(model.trials), points=tuple(model.advice))
+    paths = Column("path", "module"), *model_topic.MODULES[1:]
+    yield Part("Modules", model_topic.OF_MODULES, table=Table(model.modules, paths))
+    kept = [column for column in model_topic.KERNELS if model.kernels[column.name].ne("").any()]
+    yield Part("Kernels", model_topic.OF_KERNELS, table=Table(model.kernels, tuple(kept)))
 
 
 def _warnings(loaded: LoadedRun, kernels: Sequence[str]) -> Iterator[str]:

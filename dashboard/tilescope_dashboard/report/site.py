@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tilescope.models import claims
 from tilescope.models.baseline import Declared, declarations
-from tilescope.runs import steps, store
+from tilescope.runs import store
 from tilescope.runs.store import LoadedRun, Summary
 from tilescope.table.units import several
 
@@ -48,11 +48,11 @@ def write(out: Path, runs: Sequence[Summary], kernels: Sequence[str], title: str
         parts[name] = part.kernels[0]
         written[pages[name]] = html.site_page("site_kernel.html", name, scripts, part=part, kernel=parts[name])
     models = []
-    for number, summary in enumerate(run for run in runs if steps.has(run.path)):
+    for number, summary in enumerate(run for run in runs if run.of_step):
         loaded, file = run_cache.open_cached(summary.path), f"{_MODEL}{file_name(summary.id, number)}.html"
         shown, name = tuple(model_parts(loaded)), summary.title or summary.id
         written[file] = html.site_page("site_model.html", name, scripts, parts=shown, run=loaded.run)
-        models.append((file, name, shown[0].text))
+        models.append((file, name, shown[0].title))
     written[_INDEX] = _index(runs, pages, parts, models, title)
     return sum((out / name).write_bytes(text.encode()) for name, text in written.items())
 
@@ -113,7 +113,7 @@ def _index(
     days = sorted(summary.started[:10] for summary in runs)
     devices = ", ".join(dict.fromkeys(filter(None, (summary.device for summary in runs))))
     return html.site_page(
-        "site_index.html", title, [_SEARCH], sentence=home.sentence(rows), stats=home.stats(rows, claims.verdicts(known)),
+        "site_index.html", title, [_SEARCH] if pages else [], sentence=home.sentence(rows), stats=home.stats(rows, claims.verdicts(known)),
         table=Table(rows, (*known_of, *said)), models=models, pages=pages, abouts={name: part.about for name, part in parts.items()},
         about=f"From {several(len(runs), 'run')} on {devices}, {' to '.join(dict.fromkeys((days[0], days[-1])))}.",
     )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import param
 from tilescope.models.baseline import declarations
-from tilescope.runs import steps, store
+from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.run import Device
 
@@ -193,13 +193,18 @@ class State(param.Parameterized):
         return self.standing.problem if self.standing else ("", "")
 
     def answer(self, question: Question) -> Recording | None:
-        """The open run if it answers the question about the kernel, else the best recording that does, preferably on the same GPU.
+        """The open run if it is a step or answers the question about the kernel, else the best recording that does, on the same GPU if possible.
 
         None where no recording does.
         """
-        if self.loaded is None or not question.found(self.loaded, self.kernel):
+        if self.loaded is None or not (self.of_step or question.found(self.loaded, self.kernel)):
             return best(self.runs, self.kernel, question, self.device.name if self.device else "")
         return self.opened
+
+    @property
+    def of_step(self) -> bool:
+        """Whether the open run is a model's step."""
+        return self.loaded is not None and self.loaded.of_step
 
     @property
     def opened(self) -> Recording | None:
@@ -214,7 +219,10 @@ class State(param.Parameterized):
         return Recording(listed, self.loaded)
 
     def _open(self, keep_kernel: bool = False) -> None:
-        """Open the run. Replace a kernel that it lacks, unless both were chosen together, as by a link."""
+        """Open the run. Replace a kernel that it lacks, unless both were chosen together, as by a link.
+
+        A model's step has no kernel, and opens in its view.
+        """
         try:
             loaded, error = (open_cached(self._folder()), "") if self.run else (None, "")
         except (store.StoreError, OSError) as problem:
@@ -225,6 +233,10 @@ class State(param.Parameterized):
         chosen = self.kernel and (keep_kernel or self.kernel not in before)
         if names and self.kernel not in names and not chosen:
             changes["kernel"] = names[0]
+        if loaded and loaded.of_step:
+            changes["kernel"] = ""
+            if self.view not in (*OF_ALL, WHOLE_RUN):
+                changes["view"] = MODEL
         self.param.update(**changes)
 
     def _folder(self) -> Path:
@@ -234,6 +246,10 @@ class State(param.Parameterized):
     def _follow(self) -> None:
         """If the open run lacks the kernel, open the best run that has it, or none: another kernel's would be taken for its own."""
         if not self.kernel or (self.loaded and self.kernel in self.loaded.run.kernels):
+            return
+        if self.loaded and self.of_step and self.kernel in set(self.loaded.table["kernel"]):
+            # A link from when the kernels of a step had pages.
+            self.param.update(kernel="", view=MODEL)
             return
         found = best_run(self.runs, self.kernel)
         self.run = found.id if found else ""
@@ -299,9 +315,9 @@ class State(param.Parameterized):
 
     @property
     def kernels(self) -> list[str]:
-        """Kernels that can be chosen: the run's, the library's, other runs' but those of models, and always the chosen one."""
+        """Kernels that can be chosen: the run's, the library's, other runs', and always the chosen one."""
         of_run = list(self.loaded.run.kernels) if self.loaded else []
-        of_others = (name for summary in self.runs if not steps.has(summary.path) for name in summary.kernels)
+        of_others = (name for summary in self.runs for name in summary.kernels)
         known = [*of_run, *(entry["name"] for entry in self.catalog), *of_others, self.kernel]
         return list(dict.fromkeys(filter(None, known)))
 

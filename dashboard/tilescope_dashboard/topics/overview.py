@@ -75,7 +75,8 @@ def listing(runs: Iterable[store.Summary]) -> pd.DataFrame:
         what = "" if run.error else "recorded" if run.recorded else "measured" if run.measured else "predicted"
         problems = ["" if run.complete else "not complete", f"{run.failures} failed" if run.failures else ""]
         started = run.started[:16].replace("T", " ") or run.id
-        kernels, sources = ", ".join(run.kernels), ", ".join(run.sources)
+        kernels = "a model's step" if run.of_step else ", ".join(run.kernels)
+        sources = ", ".join(run.sources)
         state = run.error or ", ".join(filter(None, problems))
         rows.append((started, run.title or run.id, run.device, what, kernels, sources, run.cases, state))
     return pd.DataFrame(rows, columns=[column.name for column in RUNS])

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pandas as pd
 import panel as pn
@@ -25,7 +26,8 @@ from tilescope_dashboard.data.exports import stem
 from tilescope_dashboard.data.recordings import Question, Recording
 from tilescope_dashboard.figures.style import Theme
 from tilescope_dashboard.session.scheduling import beside, in_session
-from tilescope_dashboard.session.state import OF_ALL, State
+from tilescope_dashboard.session.state import MODEL, OF_ALL, WHOLE_RUN, State
+from tilescope_dashboard.topics import model
 from tilescope_dashboard.topics.sentence import Sentence
 
 LOG = logging.getLogger(__name__)
@@ -89,6 +91,11 @@ class View(layout.Part):
         """Set the title of a view that has nothing to show."""
         self.body.visible = False
         self.say(said)
+
+    def say_apart(self) -> None:
+        """Say that the open run is a model's step, with a link to it where the page has other views."""
+        asked = escape(urlencode({"view": MODEL, "run": self.state.run}))
+        self.say(model.APART, f'<p><a href="?{asked}">Open Model</a></p>' if self.state.bar else "")
 
     def __repr__(self) -> str:
         """The view as text, for plain Python: the kernel's most important finding, its own sentence, its notes and its tables."""
@@ -192,10 +199,11 @@ class View(layout.Part):
                 self.body.visible, self.head.object = False, ""
 
     def _bring_up(self) -> None:
+        of_step = self.state.of_step and self.name_in_address not in (*OF_ALL, WHOLE_RUN, MODEL)
         trouble = None if self.name_in_address in OF_ALL else self.state.trouble
-        if trouble:
-            self.whose.visible, self.origins = False, []
-            self.say_nothing(trouble)
+        if trouble or of_step:
+            self.whose.visible, self.origins, self.body.visible = False, [], False
+            self.say(trouble) if trouble else self.say_apart()
             return
         self.body.visible = True
         if self.question:

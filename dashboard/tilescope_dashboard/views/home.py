@@ -13,7 +13,7 @@ import param
 from bokeh.models.widgets.tables import HTMLTemplateFormatter
 from tilescope.models import claims as model
 from tilescope.models.baseline import declarations
-from tilescope.runs import steps, store
+from tilescope.runs import store
 
 from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.components.choice import standings
@@ -85,9 +85,7 @@ class Home(View):
         families = tuple((entry["name"], entry.get("family", "")) for entry in entries)
         declared = tuple((entry["name"], tuple(declarations(entry).items())) for entry in entries)
         read = written(folder for folder in folders if has_claimed(folder))
-        # The kernels of a model's step are on its own page.
-        runs = tuple(run for run in self.state.runs if not steps.has(run.path))
-        self.rows, self._said = _kernels(read, runs, families, frozenset(unread), declared)
+        self.rows, self._said = _kernels(read, tuple(self.state.runs), families, frozenset(unread), declared)
         named = list(dict.fromkeys(filter(None, self.rows["family"])))
         self._family.param.update(options={_ALL: "", **{name: name for name in named}})
         self._reflect()

@@ -10,7 +10,7 @@ import panel_material_ui as pmui
 from tilescope.runs import store
 
 from tilescope_dashboard.components import layout
-from tilescope_dashboard.components.choice import Choice
+from tilescope_dashboard.components.choice import CHOOSE, Choice
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.units import ABSENT, short
@@ -40,8 +40,6 @@ def _wider(width: int) -> str:
 
 
 _AT: dict[str, Any] = {"margin": (8, 4), "sx": {"& .MuiSelect-select": {"fontSize": 14}}}
-#: Placeholder of the list of kernels.
-_CHOOSE = "choose one"
 
 
 class KernelBar(layout.Part):
@@ -81,7 +79,7 @@ class KernelBar(layout.Part):
             styles={"align-items": "center", "min-width": "0"},
         )
         state.param.watch(self._fill, ["runs", "loaded", "kernel", "catalog", "case", "compared", "view"])
-        state.param.watch(lambda _: self._fold(), ["view", "panel"])
+        state.param.watch(lambda *_: self._fold(), ["view", "panel", "loaded"])
         self._fold()
         self._fill()
 
@@ -96,8 +94,8 @@ class KernelBar(layout.Part):
         return button
 
     def _fold(self, unfolded: bool = False) -> None:
-        view = self.state.view
-        marks = {"of-all": view in OF_ALL, "of-run": view == MODEL, "folded": not unfolded}
+        view, of_step = self.state.view, self.state.of_step
+        marks = {"of-all": view in OF_ALL, "of-run": view == MODEL or of_step, "folded": not unfolded}
         self.lists.css_classes = [mark for mark, has in marks.items() if has]
 
     def _choose_kernel(self) -> None:
@@ -119,8 +117,8 @@ class KernelBar(layout.Part):
         cases = [*state.cases.values(), *self._others]
         kernels = {name: name for name in state.kernels}
         # In a view of no kernel none is chosen, so that choosing any, even the last one, opens its page.
-        if state.view in (*OF_ALL, MODEL):
-            _offer(self._kernel, {_CHOOSE: "", **kernels}, "")
+        if state.view in (*OF_ALL, MODEL) or not state.kernel:
+            _offer(self._kernel, {CHOOSE: "", **kernels}, "")
         else:
             _offer(self._kernel, kernels, state.kernel)
         for widget, field in ((self._pass, "direction"), (self._size, "workload"), (self._impl, "impl")):

@@ -6,18 +6,16 @@ from functools import partial
 from html import escape
 from typing import Any
 
-import pandas as pd
 from tilescope.hardware.roofs import all_roofs
-from tilescope.runs import steps
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
-from tilescope_dashboard.components.tables import link_table, table
+from tilescope_dashboard.components.tables import table
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.recordings import Recording
 from tilescope_dashboard.figures.model import icicle, ledger, step_roofline
 from tilescope_dashboard.session.scheduling import next_tick
-from tilescope_dashboard.session.state import FIRST, MODEL
+from tilescope_dashboard.session.state import MODEL
 from tilescope_dashboard.topics import model as topic
 from tilescope_dashboard.views.base import View
 
@@ -29,25 +27,22 @@ class Model(View):
 
     def build(self) -> list[Any]:
         self.chart, self.roofline, self.icicle, self.advice = chart(), chart(), chart(), html_text.pane()
-        self.kernels = link_table(
-            topic.KERNELS, self._open, ["kernel", "module", "pass", "operator"], pagination="remote"
-        )
+        self.kernels = table((*topic.KERNELS, topic.FUNCTION), pagination="remote")
         self.modules = table(topic.MODULES, pagination="remote")
         self.of_kernels = html_text.pane()
         modules = html_text.pane(
             html_text.subheading(
                 "Modules",
-                "The backward pass of an operator counts to its module. Click a module to zoom, and again to zoom out.",
+                f"{topic.OF_MODULES} Click a module in the figure to zoom, and again to zoom out.",
             )
         )
         found = self.saved(self.kernels, "kernels"), self.saved(self.modules, "modules")
         return [self.chart, self.advice, self.of_kernels, self.roofline, found[0], modules, self.icicle, found[1]]
 
     def update(self) -> None:
-        if self.state.loaded is None or not steps.has(self.state.loaded.folder):
-            newest = next((run for run in self.state.runs if not run.error and steps.has(run.path)), None)
-            self.shown = Recording(newest, run_cache.open_cached(newest.path)) if newest else None
-            self.origins = [self.shown.origin] if self.shown else []
+        newest = None if self.state.of_step else next((run for run in self.state.runs if run.of_step), None)
+        self.shown = Recording(newest, run_cache.open_cached(newest.path)) if newest else None
+        self.origins = [self.shown.origin] if self.shown else []
         loaded = self.loaded
         model = run_cache.kept(loaded, "model", lambda: topic.of_run(loaded)) if loaded else None
         if model is None:
@@ -56,7 +51,7 @@ class Model(View):
         self.say(topic.sentence(model))
         self.chart.object = ledger(model.ledger, self.look, predicted=not model.measured)
         lines = "".join(f"<li>{escape(line)}</li>" for line in model.advice)
-        told = "".join(f"<p>{escape(line)}</p>" for line in model.told)
+        told = "".join(f"<p>{escape(line)}</p>" for line in [*model.costs, *model.trials])
         self.advice.object = html_text.subheading("What to do next") + f"<ol>{lines}</ol>{told}"
         self.of_kernels.object = html_text.subheading("Kernels", topic.of_kernels(model))
         self.roofline.object = step_roofline(
@@ -65,15 +60,13 @@ class Model(View):
         drawn = self.roofline.object.select_one({"name": "points"})
         if drawn is not None:
             marks = drawn.data_source
-            marks.selected.on_change("indices", lambda _, old, new: self._pick(model.kernels, marks, new))
+            marks.selected.on_change("indices", lambda _, old, new: self._pick(marks, new))
         self.icicle.object = icicle(model.tree, self.look)
-        self.kernels.show(model.kernels)
+        self.kernels.hide([name for name in ("site",) if model.kernels[name].eq("").all()])
+        self.kernels.fill(model.kernels)
         self.modules.fill(model.modules)
 
-    def _pick(self, kernels: pd.DataFrame, marks: Any, places: list[int]) -> None:
+    def _pick(self, marks: Any, places: list[int]) -> None:
+        """Choose the row of the mark that a user clicks."""
         if places:
-            next_tick(partial(self._open, kernels.iloc[int(marks.data["row"][places[0]])]))
-
-    def _open(self, row: pd.Series) -> None:
-        """The page of a kernel of the step."""
-        self.state.param.update(run=self.loaded_run.run.id, kernel=row["kernel"], view=FIRST)
+            next_tick(partial(self.kernels.choose, int(marks.data["row"][places[0]])))

@@ -34,9 +34,9 @@ class Overview(View):
         self._cases = pd.DataFrame()
         self._look: Any = None
         self.state.param.watch(lambda _: self._list_runs(), "runs")
-        cases, runs = self.saved(self.table, "cases"), self.saved(self.runs, "runs", tuple)
+        self.cases, runs = self.saved(self.table, "cases"), self.saved(self.runs, "runs", tuple)
         head = html_text.pane(html_text.subheading("Runs", "Click a run to open it."))
-        return [self.chart, cases, head, runs]
+        return [self.chart, self.cases, head, runs]
 
     @property
     def look(self) -> Theme:
@@ -48,13 +48,17 @@ class Overview(View):
         return _NOWHERE.format(escape(self.state.kernel)) if self.state.kernel else ""
 
     def update(self) -> None:
-        loaded = self.state.loaded
-        cases = pd.DataFrame() if loaded is None else run_cache.summaries(loaded)
+        loaded, of_step = self.state.loaded, self.state.of_step
+        self.chart.visible = self.cases.visible = not of_step
+        cases = pd.DataFrame() if loaded is None or of_step else run_cache.summaries(loaded)
         anew, self._cases = cases is not self._cases or cases.empty, cases
         if anew:
             self.table.fill(cases)
             self._list_runs()
         self.table.choose(self._place())
+        if of_step:
+            self.say_apart()
+            return
         self.say(topic.of_run(cases))
         if anew or self._look != self.look:
             self._look = self.look

@@ -12,7 +12,7 @@ from tilescope.commands import running
 from tilescope.models import advice, faults, json_documents, summary, terminal
 from tilescope.models.advice import Finding, nvidia_rules
 from tilescope.models.documents import Advice
-from tilescope.runs import steps, store
+from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
 from tilescope.table.schema import NAMED, named
 from tilescope.table.sources import lacking
@@ -38,25 +38,27 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json_documents.text(document(loaded, **wanted)))
         return 0
-    if not arguments.kernel and steps.has(loaded.folder):
+    if loaded.of_step and not any(wanted.values()):
         print(running.text(loaded))
-        return running.without_values(loaded)
+        return 0
     table, found = _advice(loaded, **wanted)
     # A case that failed before it had any row comes with the faults.
     cases = dict.fromkeys([*(finding.case for finding in found if finding.fault), *named(table)])
     for number, case in enumerate(cases):
         print(("\n" if number else "") + terminal.plain("/".join(filter(None, case))))
         of_case = [finding for finding in found if finding.case == case]
-        print("\n".join(text(rank, finding) for rank, finding in enumerate(of_case, 1)) or _nothing(table, case))
+        print(
+            "\n".join(text(rank, finding) for rank, finding in enumerate(of_case, 1)) or _nothing(loaded, table, case)
+        )
     return running.without_values(loaded)
 
 
-def _nothing(table: pd.DataFrame, case: tuple[str, ...]) -> str:
-    """What is said of a case without findings: which collectors would say more of it."""
+def _nothing(loaded: LoadedRun, table: pd.DataFrame, case: tuple[str, ...]) -> str:
+    """What is said of a case without findings: which collectors would say more of it, where one can run it."""
     sources = set(table.loc[(table[NAMED] == list(case)).all(axis="columns"), "source"])
     if sources <= {"model"}:
         return "  Nothing was measured or compiled: the run's notes say why ('tilescope show')."
-    wanted = lacking(sources)
+    wanted = () if "tool" in loaded.run.settings else lacking(sources)
     more = f" Profile it with --collect {','.join(wanted)} to know more." if wanted else ""
     return f"  No known bottleneck found.{more}"
 
@@ -112,6 +114,8 @@ def text(rank: int, finding: Finding) -> str:
 def _choose(loaded: LoadedRun, *, kernel: str, impl: str, direction: str, workload: str) -> pd.DataFrame:
     """The wanted rows; by default those of the largest workload of each kernel and pass, of its Triton code."""
     table = loaded.table
+    if loaded.of_step and not (kernel or impl or direction or workload):
+        return table.head(0)
     failed = [key for key, _ in faults.of_failures(loaded.run.failures)]
     for column, wanted in (("kernel", kernel), ("impl", impl), ("pass", direction),
                            ("workload", "" if workload == "all" else workload)):  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from tilescope.commands import code_text, running
-from tilescope.models import code_change, compare, json_documents, terminal, verdicts, versions
+from tilescope.models import code_change, compare, function_names, json_documents, terminal, verdicts, versions
 from tilescope.models.compare import Side
 from tilescope.runs import store
 from tilescope.table.units import text
@@ -122,7 +122,8 @@ def _print_changes(baseline: Side, candidate: Side, rows: pd.DataFrame) -> None:
 
 
 def _case(row: dict[Any, Any]) -> list[str]:
-    return [_both(row, ["kernel"]), row["pass"], row["workload"], _both(row, ["impl", "config"])]
+    called = {name: function_names.said(row[name]) for name in ("kernel", "baseline_kernel")}
+    return [_both(row | called, ["kernel"]), row["pass"], row["workload"], _both(row, ["impl", "config"])]
 
 
 def _both(row: dict[Any, Any], names: list[str]) -> str:

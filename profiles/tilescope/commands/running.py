@@ -95,8 +95,7 @@ def show(loaded: LoadedRun, interrupted: bool) -> int:
     A finding that the report's failures tell is left to them.
     """
     failures = loaded.run.failures
-    # A step begins with its own sentences.
-    first = "" if steps.has(loaded.folder) else headline.headline(loaded)
+    first = headline_of(loaded)
     told = any(first.endswith(faults.of_failure(failure).title) for failure in failures if failure.case)
     device = loaded.run.device
     predicted = "" if device.measured else ": no such GPU took part"
@@ -105,6 +104,11 @@ def show(loaded: LoadedRun, interrupted: bool) -> int:
     terminal.say(*filter(None, ["" if told else first]), f"{device.where}{target}{predicted}")
     print(text(loaded))
     return report(loaded, interrupted, failures)
+
+
+def headline_of(loaded: LoadedRun) -> str:
+    """The first finding; empty for a model's step, whose ``text`` begins with its own sentences."""
+    return "" if loaded.of_step else headline.headline(loaded)
 
 
 def text(loaded: LoadedRun) -> str:
@@ -158,7 +162,7 @@ def tell(failures: Sequence[Failure]) -> None:
 
 def without_values(loaded: LoadedRun) -> int:
     """Says where a run has nothing measured, compiled or counted. Returns the exit status: 1 for such a run."""
-    found = steps.has(loaded.folder) or artefacts.shown_elsewhere(loaded.folder)
+    found = loaded.of_step or artefacts.shown_elsewhere(loaded.folder)
     if set(loaded.table["source"]) <= {store.MODEL} and not found:
         terminal.say("nothing was measured or compiled: every case failed or was skipped")
         return 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from tilescope.commands import running
-from tilescope.models import headline, impossible, json_documents, shared_memory, sweeps, terminal
-from tilescope.runs import changes, steps, store
+from tilescope.models import impossible, json_documents, shared_memory, sweeps, terminal
+from tilescope.runs import changes, store
 from tilescope.table.case import Case
 from tilescope.table.schema import NAMED
 
@@ -33,8 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     run = loaded.run
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
-    # A step says itself what to do next.
-    first = filter(None, ["" if steps.has(loaded.folder) else headline.headline(loaded)])
+    first = filter(None, [running.headline_of(loaded)])
     terminal.say(*first, f"{run.id} {run.title}", f"started {run.started}, {run.device.where}, with {versions}")
     if run.git_revision.endswith("+"):
         terminal.say(f"note: its source was revision {run.git_revision[:12]} with changes that were not committed")
@@ -71,6 +70,7 @@ def _list(as_json: bool) -> int:
             str(run.cases) if not run.error else "–",
             run.error or ", ".join(filter(None, [
                 "recorded" if run.recorded else "" if run.measured else "predicted",
+                "a model's step" if run.of_step else "",
                 "" if run.complete else "not complete",
                 f"{run.failures} failed" if run.failures else "",
             ])),

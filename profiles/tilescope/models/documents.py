@@ -118,13 +118,14 @@ class FoundReason(Identified):
 class Advice(Document, kw_only=True, tag="advice"):
     """The output of 'tilescope advise RUN --json': cases of a run, and reasons why each is slow.
 
-    Findings are sorted: faults first, then impossible measurements, then by potential speedup.
+    Findings are sorted: faults first, then impossible measurements, then by potential speedup. A model's step has suggestions instead.
     """
 
     version: Literal[1] = 1
     run: About
     cases: list[AdvisedCase]
     findings: list[FoundReason]
+    suggestions: Annotated[list[str], _is("What to do next about a model's step, with what it saves.")] = []
 
 
 class ComparedSide(Struct):

@@ -46,6 +46,12 @@ def headline(loaded: LoadedRun, kernel: str = "") -> str:
     return f"{cases}: no problem found{'' if loaded.run.device.measured else ' (not timed: no GPU)'}"
 
 
+def suggestions(loaded: LoadedRun) -> list[str]:
+    """What to do next about a model's step, a line each; nothing for other runs."""
+    step, device = steps.read(loaded.folder), loaded.run.device
+    return step_text.advice(step, ledger.of(step, device), device) if step else []
+
+
 def _is_wrong(finding: Finding) -> bool:
     return finding.of_results or finding.warning
 

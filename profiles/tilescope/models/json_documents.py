@@ -52,14 +52,15 @@ def text(document: documents.Document) -> str:
 
 
 def advice(loaded: LoadedRun, table: pd.DataFrame, findings: Iterable[Finding]) -> documents.Advice:
-    """Findings about the cases of ``table`` (the run's, or part of it), and these cases."""
+    """Findings about the cases of ``table`` (the run's, or part of it), and these cases; for a model's step its suggestions."""
     run = loaded.run
     rows = summary.of_run(loaded, table)
     cases = [
         {**row, "impossible": bool(impossible.reasons(case, run.device, row["pipe"]))}
         for case, row in zip(gather(table), rows.to_dict("records"), strict=True)
     ]
-    return _made(documents.Advice, run=about(loaded), cases=cases, findings=[finding.to_json() for finding in findings])
+    told = {"findings": [finding.to_json() for finding in findings], "suggestions": headline.suggestions(loaded)}
+    return _made(documents.Advice, run=about(loaded), cases=cases, **told)
 
 
 def comparison(

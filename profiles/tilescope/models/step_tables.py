@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 
 import pandas as pd
 
 from tilescope.models import function_names
 from tilescope.models.ledger import Entry, Ledger, work
-from tilescope.table.step import COLLECTIVE, OPTIMIZER, Operator, Step
+from tilescope.table.step import COLLECTIVE, COPY, FILL, OPTIMIZER, Operator, Step, StepLaunch
 
 #: Columns of ``kernels``: a row for the launches of one function, operator and place, the most time above the roof first. Operations that
-#: are not known are one for each element of the largest input: against HBM's roof their number makes no difference.
+#: are not known are one for each element of the largest input, or for 4 bytes that moved: against HBM's roof their number makes no
+#: difference. Copies and fills have none.
 KERNELS = {
     "function": "str", "operator": "str", "module": "str", "pass": "str", "site": "str", "launches": "int64", "time": "float64",
     "share": "float64", "floor": "float64", "above": "float64", "roof": "str", "moved": "float64", "needed": "float64", "bytes_from": "str",
     "kernel": "str", "library": "str", "operations": "float64", "intensity": "float64", "performance": "float64",
 }  # fmt: skip
-#: Columns of ``tree``: a row a module, each before its parts. ``start`` is the time of the modules before it, ``path`` its whole name.
+#: Columns of ``tree``: a row a module, each before its parts. ``start`` is the time of the modules before it, ``path`` its whole name,
+#: ``most`` the kernel that takes most of its time.
 TREE = {
     "path": "str", "start": "float64", "module": "str", "depth": "int64", "forward": "float64", "backward": "float64", "time": "float64", "share": "float64",
-    "floor": "float64", "above": "float64", "launches": "int64",
+    "floor": "float64", "above": "float64", "launches": "int64", "most": "str",
 }  # fmt: skip
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+#: The dots between modules where a star stands for each layer's number.
+_DOT = re.compile(r"\.(?!\*)")
 #: The places of launches outside all modules.
 OUTSIDE, OPTIMIZERS, COMMUNICATION = "outside modules", "optimizer", "communication"
 
@@ -54,7 +59,7 @@ def kernels(step: Step, ledger: Ledger) -> pd.DataFrame:
         dict(zip(KERNELS, (*key, len(entries), *_sums(step, ledger, entries)), strict=True))
         for key, entries in groups.items()
     ]
-    found = pd.DataFrame(rows, columns=list(KERNELS)).astype(KERNELS)
+    found = pd.DataFrame(rows, columns=list(KERNELS)).astype(KERNELS).round({"needed": 0})
     order = found["above"].where(found["floor"] > 0, found["time"]).sort_values(ascending=False, kind="stable").index
     return found.loc[order].reset_index(drop=True)
 
@@ -69,7 +74,7 @@ def _sums(step: Step, ledger: Ledger, entries: list[Entry]) -> tuple[object, ...
     ]
     counted, needs = 0.0, 0.0
     for launch in (entry.launch for entry in entries):
-        counted += sum(launch.counted.get(f"dram_bytes_{way}", absent) for way in ("read", "written"))
+        counted += _counted_bytes(launch)
         needed = step.operator(launch).bytes_needed
         needs += absent if needed is None else needed * launch.part
     moved, bytes_from = (needs, "modelled") if math.isnan(counted) else (counted, "counted")
@@ -80,29 +85,43 @@ def _sums(step: Step, ledger: Ledger, entries: list[Entry]) -> tuple[object, ...
     )  # fmt: skip
 
 
+def _counted_bytes(launch: StepLaunch) -> float:
+    return sum(launch.counted.get(f"dram_bytes_{way}", math.nan) for way in ("read", "written"))
+
+
 def _operations(step: Step, entry: Entry) -> float:
-    """A launch's operations, or the elements of its operator's largest input."""
-    worked, _ = work(step, entry.launch)
+    """A launch's operations, else the elements of its operator's largest tensor, else those that its bytes hold."""
+    launch = entry.launch
+    if launch.kind in (COPY, FILL):
+        return math.nan
+    worked, _ = work(step, launch)
     if worked:
         return sum(operations for _, operations in worked)
-    return max((math.prod(shape) for shape in step.operator(entry.launch).shapes), default=math.nan) * entry.launch.part
+    # The shapes of lists of tensors are not recorded, those of numbers are empty.
+    if sizes := [math.prod(shape) for shape in step.operator(launch).shapes if shape]:
+        return max(sizes) * launch.part
+    return _counted_bytes(launch) / 4
 
 
-def tree(step: Step, ledger: Ledger) -> pd.DataFrame:
+def tree(step: Step, ledger: Ledger, *, alike: bool = False) -> pd.DataFrame:
     """A row for each module and each of its parts, in the order in which they first ran. A module's time is that of all its parts.
 
-    A launch of the backward pass belongs to the module of its forward operator.
+    A launch of the backward pass belongs to the module of its forward operator. ``alike``: the numbers of layers count as one module.
     """
     nodes: dict[tuple[str, ...], dict[str, float]] = {}
+    spent = defaultdict[tuple[str, ...], defaultdict[str, float]](lambda: defaultdict(float))
     for entry in ledger.entries:
         if not entry.share:
             continue
         operator = step.operator(entry.launch)
-        path = tuple(place(entry, operator).split("."))
+        where = place(entry, operator)
+        # A layer is called as its list: ``blocks.*``.
+        path = tuple(_DOT.split(pattern(where)) if alike else where.split("."))
         for depth in range(len(path)):
             node = nodes.setdefault(
                 path[: depth + 1], dict.fromkeys(("time", "floor", "above", "launches", "forward", "backward"), 0)
             )
+            spent[path[: depth + 1]][entry.launch.name] += entry.share
             node["time"] += entry.share
             node["floor"] += entry.least
             node["above"] += entry.above
@@ -121,8 +140,11 @@ def tree(step: Step, ledger: Ledger) -> pd.DataFrame:
         starts[path] = ends[path] = ends[path[:-1]]
         ends[path[:-1]] += nodes[path]["time"]
     rows = [
-        {"path": ".".join(path), "start": starts[path], "module": path[-1], "depth": len(path) - 1, **nodes[path]}
+        {
+            "path": ".".join(path), "start": starts[path], "module": path[-1], "depth": len(path) - 1, **nodes[path],
+            "most": function_names.said(max(spent[path], key=spent[path].__getitem__)),
+        }
         for path in ordered
-    ]
+    ]  # fmt: skip
     found = pd.DataFrame(rows, columns=list(TREE))
     return found.assign(share=found["time"] / ledger.step if ledger.step else 0.0).astype(TREE)

@@ -282,8 +282,7 @@ def with_sites(step: Step, stacks: Step) -> Step:
 
 
 def write(run: Run, rows: pd.DataFrame, step: Step, folder: Path) -> store.LoadedRun:
-    kernels = {name: {"passes": ["forward"]} for name in dict.fromkeys(rows["kernel"])}
-    with RunWriter(folder, dataclasses.replace(run, kernels={**kernels, **run.kernels})) as writer:
+    with RunWriter(folder, run) as writer:
         writer.append(rows, store.MODEL)
         steps.write(writer.folder, step)
         return store.open_run(writer.finish())

@@ -63,7 +63,8 @@ def open_file(
         id=store.new_id(),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         device=found.device,
-        kernels={name: {**about, "passes": ["forward"]} for name, about in found.described().items()},
+        # The kernels of a step are part of it.
+        kernels={} if step else {name: {**about, "passes": ["forward"]} for name, about in found.described().items()},
         versions={**found.versions, "tilescope": VERSION},
         settings={"target": found.device.target, "file": named, "file_sha256": digest, "tool": found.tool},
         title=named,

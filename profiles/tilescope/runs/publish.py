@@ -46,7 +46,7 @@ def publish(
     for name in kernels:
         if name not in run.kernels:
             raise StoreError(suggest.unknown("kernel of this run", name, run.kernels))
-    table = loaded.table[loaded.table["kernel"].isin(kernels or run.kernels)]
+    table = loaded.table[loaded.table["kernel"].isin(kernels)] if kernels else loaded.table
     sizes = _ids(run, workloads) if workloads else None
     if sizes is not None:
         table = table[table["workload"].isin(sizes)]

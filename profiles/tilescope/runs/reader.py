@@ -6,6 +6,7 @@ torch nor triton.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import importlib.util
@@ -24,7 +25,7 @@ from tilescope.runs.places import StoreError
 from tilescope.table import absent, launch_configs, line_values, schema
 from tilescope.table.run import Run, SchemaError
 
-LINES, CONFIGS = "lines.parquet", "configs.parquet"
+LINES, CONFIGS, STEP = "lines.parquet", "configs.parquet", "step.json.gz"
 #: The file beside recordings with the texts that they share.
 POOL = "texts.json.xz"
 #: Most bytes of a run's description, and of a source file.
@@ -48,6 +49,11 @@ class LoadedRun:
     run: Run
     table: pd.DataFrame
     folder: Path
+
+    @property
+    def of_step(self) -> bool:
+        """Whether the run is of a model's step (``steps.read``). The step's launches are rows of the table, and not cases of kernels."""
+        return (self.folder / STEP).is_file()
 
     @functools.cached_property
     def lines(self) -> pd.DataFrame:
@@ -124,13 +130,15 @@ def _pool(path: Path, changed: int) -> dict[str, str]:
 
 
 def read_run(folder: Path) -> Run:
-    """The description of a run, whole or half-written. Raises StoreError as ``open_run`` does."""
+    """The description of a run, whole or half-written. A model's step has no kernel. Raises StoreError as ``open_run`` does."""
     path = folder / "run.json"
     try:
         data = bounded_reading.data_of(path, folder, DESCRIPTION)
         if not isinstance(data, dict):
             raise SchemaError("run.json holds no object")
-        return Run.from_json(data)
+        run = Run.from_json(data)
+        # Runs of before 2026-12 declare the functions that a step launched.
+        return dataclasses.replace(run, kernels={}) if (folder / STEP).is_file() else run
     except FileNotFoundError as error:
         raise StoreError(f"{folder} is not a whole run: run.json is missing; record it again") from error
     except SchemaError as error:

@@ -8,26 +8,19 @@ import json
 from pathlib import Path
 
 from tilescope.files import atomic_writing, bounded_reading, json_shape
-from tilescope.runs.reader import damaged
+from tilescope.runs.reader import STEP, damaged
 from tilescope.table.step import Step
-
-#: The file in a run's folder.
-FILE = "step.json.gz"
 
 
 def write(folder: Path, step: Step) -> None:
     data = json_shape.storable(dataclasses.asdict(step))
     packed = gzip.compress(json.dumps(data, separators=(",", ":")).encode(), mtime=0)
-    atomic_writing.replace(folder / FILE, lambda to: to.write_bytes(packed))
-
-
-def has(folder: Path) -> bool:
-    return (folder / FILE).is_file()
+    atomic_writing.replace(folder / STEP, lambda to: to.write_bytes(packed))
 
 
 def read(folder: Path) -> Step | None:
     """The run's step; None where it has none. Raises StoreError for a damaged file."""
-    path = folder / FILE
+    path = folder / STEP
     try:
         return json_shape.fit(bounded_reading.data_of(path, folder), Step, "")
     except FileNotFoundError:

@@ -27,7 +27,7 @@ import pandas as pd
 from tilescope.files import bounded_reading
 from tilescope.runs import device_roofs, journal, labels, summaries
 from tilescope.runs.places import StoreError, check_writable, runs_dir
-from tilescope.runs.reader import LINES, LoadedRun, read_run, read_table, source_bytes, source_file, text_of
+from tilescope.runs.reader import LINES, STEP, LoadedRun, read_run, read_table, source_bytes, source_file, text_of
 from tilescope.runs.summaries import Summary
 from tilescope.runs.writer import MODEL, PARTIAL, RunWriter, gathered, is_being_written, parts, recover
 from tilescope.table import other_configs, schema
@@ -225,7 +225,7 @@ def _summarise(path: Path) -> Summary:
         run, table = _read(path)
         if run.started:
             datetime.fromisoformat(run.started)  # what is no time must not reach the lists of runs
-        sources = set(table["source"].unique())
+        sources, of_step = set(table["source"].unique()), (path / STEP).is_file()
         return Summary(
             id=name,
             path=path,
@@ -235,10 +235,11 @@ def _summarise(path: Path) -> Summary:
             measured=run.device.measured,
             kernels=tuple(run.kernels),
             sources=tuple(source for source in SOURCES if source in sources),
-            cases=len(table[schema.CASE_COLUMNS].drop_duplicates()),
+            cases=0 if of_step else len(table[schema.CASE_COLUMNS].drop_duplicates()),
             failures=len(run.failures),
             complete=run.complete,
             triton=run.versions.get("triton", ""),
+            of_step=of_step,
         )
     except StoreError as error:
         return Summary(id=name, path=path, error=str(error))

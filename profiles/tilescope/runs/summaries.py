@@ -27,7 +27,7 @@ _KIND = "run-summaries"
 class Summary:
     """A run in a list. A user's name for it is its ``title``. ``error`` says why the run cannot be opened and what to do; it is empty otherwise.
 
-    ``triton`` is the version of Triton that compiled the kernels.
+    ``triton`` is the version of Triton that compiled the kernels. A run ``of_step`` is of a model's step: it has neither kernels nor cases.
     """
 
     id: str
@@ -46,6 +46,7 @@ class Summary:
     tags: tuple[str, ...] = ()
     note: str = ""
     triton: str = ""
+    of_step: bool = False
 
     def in_one_line(self) -> tuple[str, str]:
         """The device, and the title or else the kernels with the tags, both as printable text."""

@@ -13,7 +13,7 @@ from tilescope.jobs import questions
 from tilescope.table.case import Case
 
 from tilescope_dashboard.components import html_text, layout
-from tilescope_dashboard.components.choice import Choice
+from tilescope_dashboard.components.choice import CHOOSE, Choice
 from tilescope_dashboard.data.this_machine import Machine
 from tilescope_dashboard.session import watching
 from tilescope_dashboard.session.access import own_files, user_kernel, user_script
@@ -134,7 +134,9 @@ class ProfileForm(layout.Part):
 
     def _fill(self, *events: param.parameterized.Event) -> None:
         state = self.state
-        self._kernel.offer(state.kernels, state.kernel or None, anew=True)
+        # Without a chosen one the browser would choose the first.
+        named = state.kernels if state.kernel else ["", *state.kernels]
+        self._kernel.offer({name or CHOOSE: name for name in named}, state.kernel, anew=True)
         entry = entry_of(state.catalog, state.kernel)
         able = state.may_launch and entry is not None
         self._fields.enable(able)
@@ -143,13 +145,14 @@ class ProfileForm(layout.Part):
         self.own.field.disabled, self._button.disabled = not state.may_launch, not (able or script)
         # A job's message stays when another run is opened.
         if not able or [event.name for event in events] != ["loaded"]:
-            said = standing(state.may_launch, state.catalog_error, state.catalog, entry)
+            said = standing(state.may_launch, state.catalog_error, state.catalog, entry if state.kernel else {})
             self._trouble.object = "" if script else said
         if entry is not None:
             self._fields.fill(entry)
 
     def _choose(self) -> None:
-        self.state.kernel = self._kernel.value
+        if self._kernel.value:
+            self.state.kernel = self._kernel.value
 
     def _begin(self) -> None:
         """Watch the script."""
