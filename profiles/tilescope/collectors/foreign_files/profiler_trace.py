@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
@@ -18,7 +17,6 @@ from tilescope.collectors.foreign_files import contents
 from tilescope.collectors.foreign_files.contents import Contents, Rows
 from tilescope.files import bounded_reading, json_stream
 from tilescope.table import units
-from tilescope.table.description import DeclaredKernel
 from tilescope.table.run import Device
 
 NAME = "traces of torch.profiler or Kineto (.json, .json.gz)"
@@ -27,7 +25,6 @@ SOURCE, UNNAMED = "torch_profiler", "chrome_trace"
 EVENTS = "traceEvents"
 #: Categories of work on the GPU, in lower case: old traces write them with a capital.
 _GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"})
-_OPERATORS = frozenset({"cpu_op", "operator"})
 #: Members of a trace with a version, and its name in a run.
 _VERSIONS = {"cuda_runtime_version": "cuda", "cuda_driver_version": "driver", "pytorch_version": "torch"}
 #: Microseconds by which a trace may round a time.
@@ -57,8 +54,6 @@ class OfLaunch(Struct, gc=False):
 
 
 class _Arguments(OfLaunch, gc=False):
-    external: Any = field(default=None, name="External id")
-    external_before: Any = field(default=None, name="external id")
     registers: Any = field(default=None, name="registers per thread")
     shared_memory: Any = field(default=None, name="shared memory")
     occupancy: Any = field(default=None, name="est. achieved occupancy %")
@@ -97,12 +92,11 @@ class _Shape(NamedTuple):
 
 
 class _Launch(NamedTuple):
-    """A launch: microseconds of its start, seconds of its time, and the id of its operator."""
+    """A launch: microseconds of its start, and seconds of its time."""
 
     start: float
     time: float
     shape: _Shape
-    by: object
 
     @property
     def end(self) -> float:
@@ -112,20 +106,16 @@ class _Launch(NamedTuple):
 
 @dataclass
 class _Trace:
-    """The launches, the operators by their ids, and other members of the trace."""
+    """The launches, and other members of the trace."""
 
     launches: list[_Launch] = dataclass_field(default_factory=list)
-    operators: dict[object, str] = dataclass_field(default_factory=dict)
     members: dict[str, Any] = dataclass_field(default_factory=dict)
     damaged: int = 0
 
 
 @bounded_reading.parser
 def read(path: Path) -> Contents:
-    """Reads every launch, copy and fill, in the order of their starts, with time and resources.
-
-    The summary of a kernel names the operators that launched it and its streams. Raises Unreadable where there is no launch.
-    """
+    """Reads every launch, copy and fill, in the order of their starts, with time and resources. Raises Unreadable where there is none."""
     trace = _Trace()
     _made.cache_clear()  # an odd part of another trace, such as true for 1, is no part of this one
     for member, value in json_stream.members(bounded_reading.chunks(path), EVENTS, _Event):
@@ -141,7 +131,7 @@ def read(path: Path) -> Contents:
     rows = Rows(SOURCE if kineto else UNNAMED)
     launches = sorted(trace.launches, key=lambda launch: launch.start)
     outlasting, early = _overlaps(launches)
-    for number, (_, time, shape, _) in enumerate(launches):
+    for number, (_, time, shape) in enumerate(launches):
         values = {"gpu_time": time, **shape.values, "stream_overlap": outlasting.get(number)}
         rows.add(shape.kernel, shape.workload, number, values, gpu=shape.gpu)
     contents.require(
@@ -157,24 +147,21 @@ def read(path: Path) -> Contents:
         "torch.profiler" if kineto else "a tool that it does not name",
         rows.frame(),
         device,
-        _kernels(launches, trace.operators),
-        {called: said for name, called in _VERSIONS.items() if (said := contents.text(trace.members.get(name)))},
-        _recorded(trace.members.get("baseTimeNanoseconds"), launches[0].start),
-        [*_notes(launches, outlasting, early, trace.damaged), *notes],
+        versions={
+            called: said for name, called in _VERSIONS.items() if (said := contents.text(trace.members.get(name)))
+        },
+        recorded=_recorded(trace.members.get("baseTimeNanoseconds"), launches[0].start),
+        notes=[*_notes(launches, outlasting, early, trace.damaged), *notes],
     )
 
 
 def _read_event(trace: _Trace, event: _Event) -> None:
-    kind, arguments = event.cat.lower(), event.args or _NO_ARGUMENTS
-    called = arguments.external if arguments.external is not None else arguments.external_before
-    if kind in _OPERATORS:
-        if called is not None:
-            trace.operators[_plain(called)] = contents.text(event.name, 200)
-    elif kind in _GPU:
-        if not (abs(event.ts) < _LATEST and 0 <= event.dur < _LATEST):
-            trace.damaged += 1
-            return
-        trace.launches.append(_Launch(event.ts, event.dur * 1e-6, _shape(event.name, arguments), _plain(called)))
+    if event.cat.lower() not in _GPU:
+        return
+    if not (abs(event.ts) < _LATEST and 0 <= event.dur < _LATEST):
+        trace.damaged += 1
+        return
+    trace.launches.append(_Launch(event.ts, event.dur * 1e-6, _shape(event.name, event.args or _NO_ARGUMENTS)))
 
 
 _NO_ARGUMENTS = _Arguments()
@@ -202,13 +189,9 @@ def _made(parts: tuple[Any, ...]) -> _Shape:
     }  # fmt: skip
     workload = f"{moved:.0f} bytes" if moved is not None else contents.workload(grid, block)
     called = contents.name(name if isinstance(name, str) else "")
-    device = _plain(device)
+    device = device if isinstance(device, (int, str)) else None
     gpu = "" if device is None else contents.text(f"GPU {device}", 40)
     return _Shape(called, workload, values, contents.text(stream, 20), device, gpu, bool(graph))
-
-
-def _plain(value: Any) -> object:
-    return value if isinstance(value, (int, str)) else None
 
 
 def _device(described: Iterable[Mapping[str, Any]], number: object) -> Device:
@@ -239,24 +222,6 @@ def _recorded(base: Any, start: float) -> str:
         return datetime.fromtimestamp(nanoseconds * 1e-9 + start * 1e-6, UTC).isoformat(timespec="seconds")
     except (OverflowError, ValueError, OSError):
         return ""
-
-
-def _kernels(launches: Iterable[_Launch], operators: Mapping[object, str]) -> dict[str, DeclaredKernel]:
-    """The summary of each kernel: the operators that launched it, and its streams."""
-    by: dict[str, Counter[str]] = {}
-    streams: dict[str, set[str]] = {}
-    for launch in launches:
-        if operator := operators.get(launch.by):
-            by.setdefault(launch.shape.kernel, Counter())[operator] += 1
-        if launch.shape.stream:
-            streams.setdefault(launch.shape.kernel, set()).add(launch.shape.stream)
-    found: dict[str, DeclaredKernel] = {}
-    for name in dict.fromkeys([*by, *streams]):
-        parts = [f"launched by {contents.listed(by[name])}"] if name in by else []
-        if name in streams:
-            parts.append(f"on stream {', '.join(sorted(streams[name]))}")
-        found[name] = {"summary": " ".join(parts)}
-    return found
 
 
 def _overlaps(launches: Sequence[_Launch]) -> tuple[dict[int, float], dict[int, float]]:
