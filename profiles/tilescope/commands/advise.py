@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from tilescope.commands import running
-from tilescope.models import advice, faults, json_documents, summary, terminal
+from tilescope.models import advice, faults, json_documents, summary, terminal, text_table
 from tilescope.models.advice import Finding, nvidia_rules
 from tilescope.models.documents import Advice
 from tilescope.runs import store
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json_documents.text(document(loaded, **wanted)))
         return 0
     if loaded.of_step and not any(wanted.values()):
-        print(running.text(loaded))
+        print(text_table.text(loaded))
         return 0
     table, found = _advice(loaded, **wanted)
     # A case that failed before it had any row comes with the faults.

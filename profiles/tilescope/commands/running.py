@@ -14,8 +14,8 @@ from tilescope.jobs import kept_standby, progress, supervisor
 from tilescope.jobs.job import Job
 from tilescope.jobs.process import Standby
 from tilescope.jobs.progress import READING, Progress
-from tilescope.models import faults, headline, ledger, step_text, terminal, text_table
-from tilescope.runs import artefacts, steps, store
+from tilescope.models import faults, headline, terminal, text_table
+from tilescope.runs import artefacts, store
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case import readable
 from tilescope.table.run import Failure
@@ -102,23 +102,13 @@ def show(loaded: LoadedRun, interrupted: bool) -> int:
     # Another tool's file may name no target.
     target = f" ({loaded.run.settings['target']})" if loaded.run.settings["target"] else ""
     terminal.say(*filter(None, ["" if told else first]), f"{device.where}{target}{predicted}")
-    print(text(loaded))
+    print(text_table.text(loaded))
     return report(loaded, interrupted, failures)
 
 
 def headline_of(loaded: LoadedRun) -> str:
-    """The first finding; empty for a model's step, whose ``text`` begins with its own sentences."""
+    """The first finding; empty for a model's step, whose text begins with its own sentences."""
     return "" if loaded.of_step else headline.headline(loaded)
-
-
-def text(loaded: LoadedRun) -> str:
-    """The table of the run as lines of text; for a model's step its ledger, what to do next, and its kernels."""
-    step = steps.read(loaded.folder)
-    if step is None:
-        return text_table.text(loaded)
-    device = loaded.run.device
-    found = ledger.of(step, device)
-    return terminal.plain("\n".join([*step_text.lines(step, found, device), step_text.table(step, found)]))
 
 
 def report(loaded: LoadedRun, interrupted: bool, failures: Sequence[Failure]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from tilescope.commands import running
-from tilescope.models import impossible, json_documents, shared_memory, sweeps, terminal
+from tilescope.models import impossible, json_documents, shared_memory, sweeps, terminal, text_table
 from tilescope.runs import changes, store
 from tilescope.table.case import Case
 from tilescope.table.schema import NAMED
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         terminal.say(f"note: {kernel} has changed since this run")
     # Faults come before what is slow.
     running.tell(run.failures)
-    print(running.text(loaded))
+    print(text_table.text(loaded))
     for sweep, lines in sweeps.conclusions(loaded.table, run.device.target):
         terminal.say(sweep, *(f"  {line}" for line in lines))
     terminal.say(*shared_memory.remarks(loaded.lines))

@@ -54,6 +54,12 @@ def bar(found: Ledger) -> str:
     return f"[{drawn}]  {key}"
 
 
+def text(step: Step, device: Device) -> str:
+    """The step as lines of text: its ledger, what to do next, and its kernels."""
+    found = ledger.of(step, device)
+    return terminal.plain("\n".join([*lines(step, found, device), table(step, found)]))
+
+
 def lines(step: Step, found: Ledger, device: Device) -> Iterator[str]:
     """The text of a step and its ledger without their table, line by line."""
     per_step = f" ({units.several(len(step.launches), 'launch', 'launches')})"

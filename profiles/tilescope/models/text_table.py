@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope.models import faults, function_names, summary, terminal
-from tilescope.runs import artefacts
+from tilescope.models import faults, function_names, step_text, summary, terminal
+from tilescope.runs import artefacts, steps
 from tilescope.runs.store import LoadedRun
 from tilescope.table import units
 from tilescope.table.case import Case, readable
@@ -76,7 +76,9 @@ _OF_FAULT = ("fault", "relative_error", "tolerance", "row_error", "row_tolerance
 
 
 def text(loaded: LoadedRun) -> str:
-    """The table of the run as lines of text, without empty cases and columns."""
+    """The table of the run as lines of text, without empty cases and columns; of a model's step all that is known of it."""
+    if step := steps.read(loaded.folder):
+        return step_text.text(step, loaded.run.device)
     headings, rows, keys = cells(marked(summary.of_run(loaded, loaded.table), loaded.run))
     rows = [row for row in rows if not {*row[keys:]} <= {ABSENT, UNCHECKED}]
     if rows:

@@ -69,10 +69,8 @@ class ModelProfile(Profile):
         Path(path).write_text(json.dumps([dataclasses.asdict(one) for one in self.problems], indent=1) + "\n")
 
     def __repr__(self) -> str:
-        step, device = self.step, self.run.device
-        found = ledger.of(step, device)
         notes = (f"note: {note}" for note in self.run.notes)
-        said = [*step_text.lines(step, found, device), step_text.table(step, found), *notes, f"run: {self.folder}"]
+        said = [step_text.text(self.step, self.run.device), *notes, f"run: {self.folder}"]
         return terminal.plain("\n".join(said))
 
     def _repr_html_(self) -> str:
