@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tilescope import cli
+from tilescope.commands import running
 from tilescope.hardware import device
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs import store
@@ -160,12 +161,28 @@ def test_run_without_a_value_has_status_1(capsys):
     assert "Nothing was measured or compiled" in out and "bottleneck" not in out
 
 
+def test_failure_names_index_of_last_element(capsys):
+    said = "InterpretationFailed: k, program (9, 0, 0), line 7: reads 8 bytes past the end of x: element 10 of 10"
+    running.tell([Failure("k/a/b/c", "interpreter", said)])
+    found = "k reads past the end of x in line 7. It reads x[10]; the last element is 9. "
+    assert capsys.readouterr().out.startswith(f"failed: interpreter k/a/b/c: {found}")
+
+
 def test_show_says_a_fault_before_the_table(capsys, tmp_path):
     said = "CompilationFailed: k does not compile for sm_90: line 3: no"
-    a_run(tmp_path, failures=(Failure("softmax/triton/forward/8x8-fp32", "compiler", said),))
+    case = "softmax/triton/forward/8x8-fp32"
+    again = Failure(case, "interpreter", "InterpretationFailed: k, program (0, 0, 0), line 3: ValueError: no")
+    folder = a_run(tmp_path, failures=(again, Failure(case, "compiler", said)))
     status, out, _ = tilescope(capsys, "show", "latest")
     assert status == 0
     assert out.index(f"failed: compiler softmax/triton/forward/8x8-fp32: {said}") < out.index("kernel   impl")
+    assert again.message not in out
+    loaded = store.open_run(folder)
+    loaded.run.settings["target"] = "sm_90"
+    assert running.show(loaded, False) == 1  # as 'tilescope profile' does
+    out = capsys.readouterr().out
+    assert out.splitlines()[0] == f"{case}: {said.partition(': ')[2]}"
+    assert out.index("failed: compiler") < out.index("kernel   impl")
     assert "  Correct that line, then profile it again." in out
     status, out, _ = tilescope(capsys, "advise", "latest")
     assert out.splitlines()[1:] == [

@@ -90,20 +90,15 @@ async def _until_stopped(work: Coroutine[Any, Any, object]) -> None:
 
 
 def show(loaded: LoadedRun, interrupted: bool) -> int:
-    """Prints the run: its first finding, its device, a line a case, and the ``report``. Returns the exit status.
-
-    A finding that the report's failures tell is left to them.
-    """
-    failures = loaded.run.failures
-    first = headline_of(loaded)
-    told = any(first.endswith(faults.of_failure(failure).title) for failure in failures if failure.case)
-    device = loaded.run.device
+    """Prints the run: its first finding, its device, its failures, a line a case, and the ``report``. Returns the exit status."""
+    first, device = headline_of(loaded), loaded.run.device
     predicted = "" if device.measured else ": no such GPU took part"
     # Another tool's file may name no target.
     target = f" ({loaded.run.settings['target']})" if loaded.run.settings["target"] else ""
-    terminal.say(*filter(None, ["" if told else first]), f"{device.where}{target}{predicted}")
+    terminal.say(*filter(None, [first]), f"{device.where}{target}{predicted}")
+    tell(loaded.run.failures)
     print(text_table.text(loaded))
-    return report(loaded, interrupted, failures)
+    return report(loaded, interrupted, []) or int(bool(loaded.run.failures))
 
 
 def headline_of(loaded: LoadedRun) -> str:
@@ -117,8 +112,8 @@ def report(loaded: LoadedRun, interrupted: bool, failures: Sequence[Failure]) ->
     for message in dict.fromkeys(warning.message for warning in loaded.run.warnings):
         terminal.say(f"warning: {message}")
     for note in loaded.run.notes:
-        for failure in failures:
-            note = note.removesuffix(f": {faults.plain(failure.message)}")  # noqa: PLW2901 (it has been told)
+        for failure in loaded.run.failures:
+            note = note.removesuffix(f": {faults.plain(failure.message)}")  # noqa: PLW2901 (the first line has it)
         terminal.say(f"note: {note}")
     nothing = without_values(loaded)
     terminal.say(f"run: {loaded.folder}")
@@ -132,19 +127,23 @@ def report(loaded: LoadedRun, interrupted: bool, failures: Sequence[Failure]) ->
 def tell(failures: Sequence[Failure]) -> None:
     """Prints each failure with the line of code, where it is known, and the cure, in the order in which they are to be fixed.
 
-    Failures of a whole collector have no case.
+    Failures of a whole collector have no case. What two collectors say of a case in other words is told once.
     """
-    alike: dict[str, list[Failure]] = {}
+    alike, said = dict[str, list[Failure]](), dict[tuple[str, str], str]()
     order = list(faults.LABELS)
     for failure in sorted(failures, key=lambda failure: order.index(faults.of_failure(failure).rule)):
-        alike.setdefault(failure.message, []).append(failure)
+        why = failure.case, failure.message.rpartition(": ")[2]
+        if not failure.case or said.setdefault(why, failure.message) == failure.message:
+            alike.setdefault(failure.message, []).append(failure)
     for message, cases in alike.items():
         names = list(dict.fromkeys(readable(failure.case) for failure in cases))
         others = f" and {len(names) - 1} more" if len(names) > 1 else ""
         collectors = ", ".join(dict.fromkeys(failure.collector for failure in cases))
+        fault = faults.of_failure(cases[0])
+        if fault.rule == faults.OUTSIDE:
+            message = f"{fault.title}. {fault.explanation}"  # noqa: PLW2901 (with the index of the last element)
         terminal.say(f"failed: {f'{collectors} {names[0]}'.strip()}{others}: {message}")
         if cases[0].case:
-            fault = faults.of_failure(cases[0])
             terminal.say(
                 *(f"  {text}" for text in (fault.code, fault.remedy) if text.lower().rstrip(".") not in message.lower())
             )
