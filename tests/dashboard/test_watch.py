@@ -178,6 +178,17 @@ def test_view_failed_version_keeps_good_values(script: Watch) -> None:
     assert "no such name</td>" in text
 
 
+def test_view_output_waits_for_missing_results(script: Watch) -> None:
+    running, over = script.versions[0], script.versions[1]
+    for version in (running, over):
+        version.output, version.unmade, version.why = "AssertionError\n", "k_kernel", "k_kernel, line 2: no end"
+    running.doing = "running every program of k_kernel"
+    text = said(shown(version="1"))
+    assert "Still running every program of k_kernel." in text and "AssertionError" not in text and "is void" not in text
+    text = said(shown(version="2"))
+    assert "Not all programs of k_kernel ran" in text and "line 2: no end</td>" in text and "AssertionError" in text
+
+
 def test_view_compares_chosen_versions(script: Watch) -> None:
     view = shown(version="2")
     text = said(view)

@@ -48,7 +48,7 @@ def versions_of(folder, *saves, **options):
         watch, found = Watch(folder / "own.py", runs_dir=folder / "runs", **options), []
         async with contextlib.aclosing(watch.follow()) as following:
             async for version in following:
-                if version.state == "running" or version in found:
+                if version.state == "running" or version.doing or version in found:
                     continue
                 found.append(version)
                 if len(found) > len(saves):
@@ -108,6 +108,15 @@ def test_wrong_version_leaves_the_last_good_one(folder):
     assert "its process crashed (SIGSEGV)" in wrong[2].error
 
 
+def test_results_of_large_launch_are_judged_by_whole_run(folder, monkeypatch):
+    monkeypatch.setattr(watching, "_LIMIT", 1e-9)
+    (folder / "own.py").write_text(SCRIPT + "assert y.sum() == 2000, 'wrong sum'\n")
+    watch, (right, wrong) = versions_of(folder, ("shared.py", "FACTOR = 3\n"))
+    assert (right.state, right.error, right.unmade, right.output) == ("ready", "", "", "begun\n")
+    assert wrong.state == "failed" and "wrong sum, line" in wrong.error and "of own.py" in wrong.error
+    assert watch.compared(wrong).baseline is right
+
+
 def test_command_prints_the_version(folder, capsys, monkeypatch):
     monkeypatch.chdir(folder)
     assert cli.main(["watch", "--once", "own.py"]) == 0
@@ -150,11 +159,11 @@ def test_worker_under_another_program_is_ready_for_the_next_version(watch, fakes
 def test_values_are_told_once_as_they_come(watch):
     telling, second = watch_text.Telling(watch), Version(2, cases=())
     watch.versions.append(second)
-    assert list(telling.lines(second)) == []
+    assert list(telling.lines(second)) == ["", f"version 2: {watch.script}"]
     second.cases = [case("a", registers=40.0)]
     told = list(telling.lines(second))
-    assert told[2] == "a 8-fp32" and told[3].split() == ["version", "1", "version", "2", "change"]
-    assert told[4].split() == ["registers", "32", "40", "+25.0", "%"] and len(told) == 5
+    assert told[0] == "a 8-fp32" and told[1].split() == ["version", "1", "version", "2", "change"]
+    assert told[2].split() == ["registers", "32", "40", "+25.0", "%"] and len(told) == 3
     second.cases = [case("a", registers=40.0, spill_bytes=8.0)]
     second.state, second.seconds = "ready", 1.5
     second.texts = {watch.script: "x = 2\n"}
@@ -190,6 +199,31 @@ def test_saved_over_version_is_told_and_output_is_cut(watch):
     told = list(telling.lines(third))
     assert told[0] == "version 2 was not finished: a file was saved"
     assert told[-10] == "printed, the last 8 of 20 lines:" and told[-9:-1] == [f"  {n}" for n in range(12, 20)]
+
+
+def test_output_waits_for_missing_results(watch):
+    telling = watch_text.Telling(watch)
+    second = Version(
+        2, "", "ready", "running every program of k", [case("a", registers=32.0)], unmade="k", why="line 4: no end"
+    )
+    second.output, second.texts = "AssertionError\n", watch.versions[0].texts
+    watch.versions.append(second)
+    assert (
+        list(telling.lines(second))[-1]
+        == "running every program of k: the script's output follows, as it needs their results"
+    )
+    second.doing = ""
+    assert list(telling.lines(second)) == [
+        "what the script says of k's results is void, as not all of its programs ran: line 4: no end",
+        "printed:", "  AssertionError",
+    ]  # fmt: skip
+    assert not list(telling.lines(second))
+    telling, second.doing = watch_text.Telling(watch), "running every program of k"
+    list(telling.lines(second))
+    second.doing, second.unmade, second.state, second.error = "", "", "failed", "wrong sum"
+    assert list(telling.lines(second)) == [
+        "wrong: wrong sum", "version 1 stays the last good one", "printed:", "  AssertionError"
+    ]  # fmt: skip
 
 
 def test_failed_version_tells_why_and_what_stays(watch):
@@ -244,8 +278,13 @@ def test_typed_pairing_is_told_anew(watch):
     told = [*telling.lines(second)]
     assert "version 2: " in told[1] and {"b 8-fp32", "c 8-fp32, paired with a 8-fp32 by hand"} <= {*told}
     assert not [*telling.lines(second)]
+    watch.versions.append(third := Version(3, state="ready", cases=second.cases))
+    assert "version 2 " in " ".join(telling.lines(third))
+    while not watch._changed.empty():
+        watch._changed.get_nowait()
     watch_text.obey(watch, "pin 1")
-    assert watch.pinned is watch.versions[0]
+    assert watch.pinned is watch.versions[0] and watch._changed.get_nowait() is third
+    assert " version 1 " in " ".join(telling.lines(third))
     for line in ("pair 3 1", "pair 1 2", "pair x none", "pin 9", "what"):
         with pytest.raises(ValueError, match="not understood"):
             watch_text.obey(watch, line)

@@ -135,6 +135,8 @@ def sentence(version: Version, baseline: Version | None, pair: Pair | None, usua
         stays = f"{other} stays the last good version." if other else "No version is good yet."
         return Sentence(f"{name}: {title.removesuffix('.')}", f"{text} {stays}".strip())
     took = f"{version.seconds:.1f} s after the save."
+    if version.doing:
+        took += f" Still {version.doing}."
     if pair is None or pair.candidate is None:
         return Sentence(f"{name} launched no kernel", took)
     if "gpu_time" not in pair.candidate.values:

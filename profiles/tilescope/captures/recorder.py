@@ -85,8 +85,8 @@ class Recorder:
         #: Number of launches that could not be recorded, by reason.
         self.refused: Counter[str] = Counter()
         self.calls = 0
-        #: The first launch that was not made, by name. Values after it are wrong.
-        self.unmade = ""
+        #: The first launch that was not made, by name, and why. Values after it are wrong.
+        self.unmade = self.why_unmade = ""
         #: Number of launches in forked processes, in memory that all of them share.
         self._elsewhere = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
         self._process = os.getpid()

@@ -193,7 +193,8 @@ class _Interpreting:
                 record.data.setdefault("after", unmade)
                 record.note(f"{unmade} was not made before it, so its inputs may be wrong")
             if why := self._interpreted(launch, record):
-                self.recorder.unmade = self.recorder.unmade or launch.name
+                if not self.recorder.unmade:
+                    self.recorder.unmade, self.recorder.why_unmade = launch.name, why
                 self.outputs.unmade(launch)
                 self._touch(launch, record)
                 record.note(f"{where} was not made, so its results are missing from what follows: {why}")

@@ -38,9 +38,9 @@ _SHAPES: dict[str, dict[str, type]] = {
     "ceilings": {"ceilings": list},
     "chain": {"chain": dict},
     "files": {"texts": dict},
-    "captured": {"job": dict, "ended": str, "folder": str},
+    "captured": {"job": dict, "ended": str, "folder": str, "unmade": str, "why": str},
 }
-_TEXTS = {"case": _MESSAGE, "doing": 200, "message": _MESSAGE, "environment": _MESSAGE, "detail": _DETAIL}
+_TEXTS = {"case": _MESSAGE, "doing": 200, "message": _MESSAGE, "environment": _MESSAGE, "why": _MESSAGE, "detail": _DETAIL}  # fmt: skip
 
 #: Errors of system calls for lack of a resource, which may be available at another time.
 _LACKING = frozenset(

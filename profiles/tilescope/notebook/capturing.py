@@ -99,6 +99,11 @@ class Capture:
         return self._recorder.unmade if self._recorder else ""
 
     @property
+    def why_unmade(self) -> str:
+        """Why that launch was not made, in one line."""
+        return self._recorder.why_unmade if self._recorder else ""
+
+    @property
     def launches(self) -> pd.DataFrame:
         """A row a distinct launch: ``kernel``, ``grid``, ``calls``, ``site`` (file:line), ``options``, ``config``, ``notes``."""
         import pandas as pd  # noqa: PLC0415

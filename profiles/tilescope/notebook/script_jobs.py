@@ -45,10 +45,10 @@ async def profile(
     Returns the job, the run's folder, and how the script ended badly or an empty text.
 
     ``settings`` and the ``options`` are those of ``script_running.captured``. ``on_event`` gets the job's events, and before them
-    ``files`` with the ``texts`` of the script's own files. ``on_output`` gets the script's output; without it the script has this
-    process's standard input and output, and an interrupt ends the script alone. ``standing`` is as in ``supervisor.run``. ``worker``
-    is an entered process of ``started`` that waits. Raises ValueError for a script that cannot be run, that launches nothing, or that
-    ends its process.
+    ``files`` with the ``texts`` of the script's own files and ``captured`` with the first launch that was ``unmade``, and ``why``.
+    ``on_output`` gets the script's output; without it the script has this process's standard input and output, and an interrupt ends
+    the script alone. ``standing`` is as in ``supervisor.run``. ``worker`` is an entered process of ``started`` that waits. Raises
+    ValueError for a script that cannot be run, that launches nothing, or that ends its process.
     """
     async with contextlib.AsyncExitStack() as stack:
         if worker:
@@ -95,11 +95,11 @@ def started(
 async def _captured(events: AsyncIterator[dict[str, Any]], on_event: OnEvent) -> dict[str, Any] | None:
     """The event of a script that has ended; None where its process has. Raises ValueError for a script that cannot be profiled."""
     async for event in events:
-        if event["event"] == "files":
-            on_event(event)
-        elif event["event"] == "error":
+        if event["event"] == "error":
             raise ValueError(event["message"])
-        elif event["event"] == "captured":
+        if event["event"] in ("files", "captured"):
+            on_event(event)
+        if event["event"] == "captured":
             return event
     return None
 
@@ -136,7 +136,10 @@ def serve(job: Mapping[str, Any], emit: Callable[[Mapping[str, Any]], None]) -> 
         texts = {str(path): path.read_text(errors="replace") for path in own_files(before, job["script"])}
         emit({"event": "files", "texts": texts})
     triton_cache.check()  # the script may have named another folder
-    emit({"event": "captured", "job": asked.to_json(), "ended": ended, "folder": str(capture.written)})
+    emit({
+        "event": "captured", "job": asked.to_json(), "ended": ended, "folder": str(capture.written),
+        "unmade": capture.unmade, "why": capture.why_unmade,
+    })  # fmt: skip
     del capture
     gc.collect()
     given = {(one.collector, one.case) for one in asked.given}

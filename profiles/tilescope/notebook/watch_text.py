@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from tilescope.models import terminal, versions
-from tilescope.notebook.watching import Version, Watch
+from tilescope.notebook.watching import Comparison, Version, Watch
 
 #: Widths of the column of names, and of each other one.
 _NAME, _VALUE = 28, 14
@@ -28,19 +28,18 @@ class Telling:
         self._version: Version | None = None
         self._told: set[tuple[int, str]] = set()
         self._last = ""
-        self._ended = False
-        self._by_hand: list[versions.Pair] = []
+        self._ended = self._stays = self._printed = False
+        self._compared_by: tuple[Version | None, list[versions.Pair]] = None, []
 
     def lines(self, version: Version) -> Iterator[str]:
-        """The lines about a version that were not told yet; all of them where a user has paired its launches otherwise."""
+        """The lines about a version that were not told yet; all of them where a user has chosen its baseline or pairs otherwise."""
         compared = self._watch.compared(version)
         base, by_hand = compared.baseline, [pair for pair in compared.pairs if pair.how == "hand"]
-        paired = version is self._version and by_hand != self._by_hand
-        self._by_hand = by_hand
-        if paired or (version is not self._version and (version.cases or version.state != "running")):
+        if version is not self._version or (base, by_hand) != self._compared_by:
             if self._version and not self._ended and self._version not in self._watch.versions:
                 yield f"{self._version.title} was not finished: a file was saved"
-            self._version, self._told, self._last, self._ended = version, set(), "", False
+            self._version, self._told, self._last, self._compared_by = version, set(), "", (base, by_hand)
+            self._ended = self._stays = self._printed = False
             yield ""
             yield f"{version.title}: {self._watch.script}"
         for said in version.wrong if version.state != "running" else ():
@@ -49,23 +48,31 @@ class Telling:
                 yield f"wrong: {said}"
         for place, pair in enumerate(compared.pairs if version.cases else ()):
             yield from self._values(place, pair, base, version)
-        if version.state == "running" or self._ended:
+        if version.state == "running":
             return
+        yield from () if self._ended else self._findings(compared)
+        if version.state == "failed" and not self._stays:
+            self._stays = True
+            yield f"{base.title} stays the last good one" if base else "no version is good yet"
+        if not self._ended:
+            yield from compared.conditions
+            yield from compared.diff
+        if not self._printed and not (version.unmade and version.doing):
+            self._printed = True
+            yield from _output(version)
+        if not self._ended:
+            yield f"{version.title} took {version.seconds:.1f} s"
+            if version.unmade and version.doing:
+                yield f"{version.doing}: the script's output follows, as it needs their results"
         self._ended = True
-        for pair in compared.pairs if version.cases else ():
+
+    @staticmethod
+    def _findings(compared: Comparison) -> Iterator[str]:
+        for pair in compared.pairs if compared.candidate.cases else ():
             first = "new" if pair.baseline else "found"
             for word, findings in ((first, pair.came), ("still", pair.stayed), ("gone", pair.went)):
                 if not _is_wrong(pair):
                     yield from (f"{word}: {f.title}{f', {f.bound.text}' if f.bound else ''}" for f in findings)
-        if version.state == "failed":
-            yield f"{base.title} stays the last good one" if base else "no version is good yet"
-        yield from compared.conditions
-        yield from compared.diff
-        printed = version.output.splitlines()
-        if printed:
-            yield "printed:" if len(printed) <= _PRINTED else f"printed, the last {_PRINTED} of {len(printed):,} lines:"
-        yield from (f"  {line}" for line in printed[-_PRINTED:])
-        yield f"{version.title} took {version.seconds:.1f} s"
 
     def _values(self, place: int, pair: versions.Pair, base: Version | None, version: Version) -> Iterator[str]:
         baseline, candidate = pair.baseline, pair.candidate
@@ -102,7 +109,7 @@ async def follow(watch: Watch, *, once: bool = False) -> int:
         async for version in watch.follow():
             done = version.state != "running"
             terminal.say(*telling.lines(version))
-            if done:
+            if done and not version.doing:
                 if once:
                     return int(version.state == "failed")
                 terminal.say(*_pairing(watch, version))
@@ -175,6 +182,16 @@ def mime(watch: Watch, version: Version) -> dict[str, str]:
     doing = [f"{version.doing} …"] if version.state == "running" else []
     text = "\n".join([*Telling(watch).lines(version), *doing]).strip()
     return {"text/plain": text, "text/html": f"<pre>{html.escape(text)}</pre>"}
+
+
+def _output(version: Version) -> Iterator[str]:
+    """The last lines that the script printed, and whether they lack a launch's results."""
+    if version.unmade:
+        yield f"what the script says of {version.unmade}'s results is void, as not all of its programs ran: {version.why}"
+    printed = version.output.splitlines()
+    if printed:
+        yield "printed:" if len(printed) <= _PRINTED else f"printed, the last {_PRINTED} of {len(printed):,} lines:"
+    yield from (f"  {line}" for line in printed[-_PRINTED:])
 
 
 def _is_wrong(pair: versions.Pair) -> bool:

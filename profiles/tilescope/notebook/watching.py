@@ -40,7 +40,8 @@ State = Literal["running", "ready", "failed"]
 class Version:
     """One version of the script. Its values come one by one while it is ``running``.
 
-    ``doing`` says what it waits for. ``error`` is what ended it badly. ``texts`` are the texts of the script's own files by path,
+    ``doing`` says what it waits for. ``error`` is what ended it badly. ``unmade`` is the first launch whose programs did not all run, and
+    ``why``: without its results, what the script printed and how it ended say nothing about the kernel. ``texts`` are the texts of the script's own files by path,
     ``run`` the folder of its run, ``output`` the last part of what the script printed, ``use`` the GPU's use before it
     (``hardware.device.use``). A ``failed`` version has an error, no launch, or a launch with wrong results.
     """
@@ -51,6 +52,8 @@ class Version:
     doing: str = ""
     cases: Sequence[comparing.Case] = ()
     error: str = ""
+    unmade: str = ""
+    why: str = ""
     texts: Mapping[Path, str] = field(default_factory=dict)
     seconds: float = 0.0
     run: Path | None = None
@@ -182,8 +185,8 @@ class Watch:
     def pin(self, version: Version | None) -> None:
         """Makes a version the baseline of all others; None releases it."""
         self.pinned = version
-        if known := version or (self.versions[-1] if self.versions else None):
-            self._changed.put_nowait(known)
+        for newest in self.versions[-1:]:
+            self._changed.put_nowait(newest)
 
     def delete(self, version: Version) -> None:
         """Forgets a version that is made; its run stays. Raises ValueError for the one that is being made."""
@@ -236,25 +239,52 @@ class Watch:
                 self._next = await script_jobs.started(
                     str(self.script), self._settings, on_output=self._hear, waits=True, **self._options
                 ).__aenter__()
-        self._seen, version.seconds, version.doing = version.texts, time.monotonic() - began, ""
-        version.state = "failed" if version.wrong or not version.cases else "ready"
+        self._seen, version.seconds = version.texts, time.monotonic() - began
+        self._conclude(version)
+        count = self._sampling and any("sampled" in case.values for case in version.cases)
+        run = self._sampling and version.unmade and version.state == "ready"
+        if run or count:
+            version.doing = f"running every program of {version.unmade}" if run else "counting every program"
         self._changed.put_nowait(version)
         for name in self._wrapped:
             await asyncio.to_thread(kept_standby.leave, name)
-        if job and self._sampling and any("sampled" in case.values for case in version.cases):
-            await self._count(version, job)
-
-    async def _count(self, version: Version, job: Job) -> None:
-        """Counts exactly what the version has sampled. Its run keeps the sample."""
-        with tempfile.TemporaryDirectory(prefix="tilescope-exact-") as folder, contextlib.suppress(ValueError, OSError):
-            settings = {**job.settings, "interpreter_limit": capturing.LIMIT}
-            exact = dataclasses.replace(
-                job, collectors=("interpreter",), given=(), settings=settings, runs_dir=Path(folder)
-            )
-            counted = comparing.cases(store.open_run(await supervisor.run(exact)))
-            version.cases = comparing.exact(version.cases, counted)
-            version.state = "failed" if version.wrong else version.state
+        if job and (run or count):
+            try:
+                with (
+                    tempfile.TemporaryDirectory(prefix="tilescope-exact-") as exact,
+                    contextlib.suppress(ValueError, OSError),
+                ):
+                    await (self._run_all(version, Path(exact)) if run else self._count(version, job, Path(exact)))
+            finally:  # also where the next save ends it
+                self._conclude(version)
             self._changed.put_nowait(version)
+
+    @staticmethod
+    def _conclude(version: Version) -> None:
+        version.doing, version.state = "", "failed" if version.wrong or not version.cases else "ready"
+
+    async def _count(self, version: Version, job: Job, folder: Path) -> None:
+        """Counts exactly what the version has sampled. Its run keeps the sample."""
+        settings = {**job.settings, "interpreter_limit": capturing.LIMIT}
+        exact = dataclasses.replace(job, collectors=("interpreter",), given=(), settings=settings, runs_dir=folder)
+        counted = comparing.cases(store.open_run(await supervisor.run(exact)))
+        version.cases = comparing.exact(version.cases, counted)
+
+    async def _run_all(self, version: Version, folder: Path) -> None:
+        """Runs the script again with every program that the usual limit allows, for exact counts and for what it says of the results."""
+
+        def hear(event: dict[str, Any]) -> None:
+            if event["event"] == "captured":
+                whole.unmade, whole.why = event["unmade"], event["why"]
+
+        whole = Version(version.number)
+        settings = {**self._settings, "interpreter_limit": capturing.LIMIT}
+        options = {**self._options, "collect": ["interpreter"], "runs_dir": folder}
+        _, run, whole.error = await script_jobs.profile(
+            str(self.script), settings, on_event=hear, on_output=whole.hear, **options
+        )
+        version.cases = comparing.exact(version.cases, comparing.cases(store.open_run(run)))
+        version.output, version.error, version.unmade, version.why = whole.output, whole.error, whole.unmade, whole.why
 
     async def _end_next(self) -> None:
         if self._next:
@@ -277,6 +307,8 @@ class Watch:
         def hear(event: dict[str, Any]) -> None:
             if event["event"] == "files":
                 version.texts = {Path(path): text for path, text in event["texts"].items()}
+            elif event["event"] == "captured":
+                version.unmade, version.why = event["unmade"], event["why"]
             elif event["event"] == "start":
                 begun.append(event["run"])
             elif event["event"] == "result":
