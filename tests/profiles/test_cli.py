@@ -161,22 +161,28 @@ def test_run_without_a_value_has_status_1(capsys):
     assert "Nothing was measured or compiled" in out and "bottleneck" not in out
 
 
-def test_failure_names_index_of_last_element(capsys):
+def test_failure_names_index_of_last_element(capsys, tmp_path):
     said = "InterpretationFailed: k, program (9, 0, 0), line 7: reads 8 bytes past the end of x: element 10 of 10"
-    running.tell([Failure("k/a/b/c", "interpreter", said)])
+    running.tell([failure := Failure("k/a/b/c", "interpreter", said)])
     found = "k reads past the end of x in line 7. It reads x[10]; the last element is 9. "
     assert capsys.readouterr().out.startswith(f"failed: interpreter k/a/b/c: {found}")
+    folder = a_run(tmp_path, failures=(failure,))
+    assert f"k/a/b/c, interpreter: {found}It happens in program (9, 0, 0) of k. Mask" in repr(
+        Profile.of(store.open_run(folder))
+    )
 
 
 def test_show_says_a_fault_before_the_table(capsys, tmp_path):
     said = "CompilationFailed: k does not compile for sm_90: line 3: no"
     case = "softmax/triton/forward/8x8-fp32"
     again = Failure(case, "interpreter", "InterpretationFailed: k, program (0, 0, 0), line 3: ValueError: no")
-    folder = a_run(tmp_path, failures=(again, Failure(case, "compiler", said)))
+    unmade = f"the launch was not made: {again.message.partition(': ')[2]}"
+    folder = a_run(tmp_path, failures=(again, Failure(case, "compiler", said)), notes=(unmade,))
     status, out, _ = tilescope(capsys, "show", "latest")
     assert status == 0
     assert out.index(f"failed: compiler softmax/triton/forward/8x8-fp32: {said}") < out.index("kernel   impl")
-    assert again.message not in out
+    for shown in (out, repr(Profile.of(store.open_run(folder)))):
+        assert "ValueError" not in shown and "note: the launch was not made" in shown
     loaded = store.open_run(folder)
     loaded.run.settings["target"] = "sm_90"
     assert running.show(loaded, False) == 1  # as 'tilescope profile' does

@@ -169,7 +169,7 @@ def test_script_without_launches_is_refused_in_a_line(forked, tmp_path, capsys):
     script = tmp_path / "quiet.py"
     script.write_text("import sys; sys.exit(3)")
     assert cli.main([str(script)]) == 2
-    said = f"{script} launched no Triton kernel ({script} ended with exit status 3)"
+    said = f"{script} launched no Triton kernel (quiet.py ended with exit status 3)"
     assert capsys.readouterr().err == f"tilescope: {said}\n"
     script.write_text("import sys; sys.exit('no data')")
     assert cli.main([str(script)]) == 2

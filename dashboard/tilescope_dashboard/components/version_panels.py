@@ -41,14 +41,15 @@ def panels(
     head: tuple[str, str],
     sides: Sequence[Sequence[Finding]],
     dark: bool,
+    of: str = "",
 ) -> str:
-    """The source, below a title and an aside, where there are ``files``; and the findings of one or two ``sides``."""
+    """The source, below a title and an aside, where there are ``files``; and the findings of one or two ``sides``, ``of`` a version."""
     rows = changed_findings.changed(sides[0], sides[-1]) if sides else []
     count = changed_findings.count(rows)
-    return (
-        f'<div class="panels" style="{_COLOURS[dark]}">{"" if files is None else _source(files, head)}'
-        f'<section class="panel"><h3>Findings<span>{escape(count)}</span></h3>{_findings(rows)}</section></div>'
-    )
+    title = f"Findings of {escape(of)}" if of else "Findings"
+    found = f'<section class="panel"><h3>{title}<span>{escape(count)}</span></h3>{_findings(rows)}</section>'
+    source = "" if files is None else _source(files, head)
+    return f'<div class="panels" style="{_COLOURS[dark]}">{source}{found if sides else ""}</div>'
 
 
 def printed(output: str) -> str:

@@ -184,9 +184,9 @@ class Watch(View):
         dark, sides = self.state.theme == "dark", [pair.baseline, pair.candidate] if pair else []
         self.values.object = version_panels.values(topic.values(pair, old) if pair else [], dark)
         findings = [side.findings if side else () for side in sides]
-        self.panels.object = version_panels.panels(
-            files, head, findings if pair and pair.candidate else findings[:1], dark
-        )
+        # Of a version that failed, or has no values yet, nothing is found: the last good one's findings stay.
+        good = "" if pair and pair.candidate else head[0].partition(" → ")[0]
+        self.panels.object = version_panels.panels(files, head, findings[:1] if good else findings, dark, good)
 
     def _show_example(self) -> None:
         """Show what a page of versions tells, by a recorded study."""

@@ -111,9 +111,7 @@ def report(loaded: LoadedRun, interrupted: bool, failures: Sequence[Failure]) ->
     tell(failures)
     for message in dict.fromkeys(warning.message for warning in loaded.run.warnings):
         terminal.say(f"warning: {message}")
-    for note in loaded.run.notes:
-        for failure in loaded.run.failures:
-            note = note.removesuffix(f": {faults.plain(failure.message)}")  # noqa: PLW2901 (the first line has it)
+    for note in faults.notes(loaded.run):
         terminal.say(f"note: {note}")
     nothing = without_values(loaded)
     terminal.say(f"run: {loaded.folder}")
@@ -127,23 +125,18 @@ def report(loaded: LoadedRun, interrupted: bool, failures: Sequence[Failure]) ->
 def tell(failures: Sequence[Failure]) -> None:
     """Prints each failure with the line of code, where it is known, and the cure, in the order in which they are to be fixed.
 
-    Failures of a whole collector have no case. What two collectors say of a case in other words is told once.
+    Failures of a whole collector have no case.
     """
-    alike, said = dict[str, list[Failure]](), dict[tuple[str, str], str]()
-    order = list(faults.LABELS)
-    for failure in sorted(failures, key=lambda failure: order.index(faults.of_failure(failure).rule)):
-        why = failure.case, failure.message.rpartition(": ")[2]
-        if not failure.case or said.setdefault(why, failure.message) == failure.message:
-            alike.setdefault(failure.message, []).append(failure)
+    alike: dict[str, list[Failure]] = {}
+    for failure in faults.distinct(failures):
+        alike.setdefault(faults.message(failure), []).append(failure)
     for message, cases in alike.items():
         names = list(dict.fromkeys(readable(failure.case) for failure in cases))
         others = f" and {len(names) - 1} more" if len(names) > 1 else ""
         collectors = ", ".join(dict.fromkeys(failure.collector for failure in cases))
-        fault = faults.of_failure(cases[0])
-        if fault.rule == faults.OUTSIDE:
-            message = f"{fault.title}. {fault.explanation}"  # noqa: PLW2901 (with the index of the last element)
         terminal.say(f"failed: {f'{collectors} {names[0]}'.strip()}{others}: {message}")
         if cases[0].case:
+            fault = faults.of_failure(cases[0])
             terminal.say(
                 *(f"  {text}" for text in (fault.code, fault.remedy) if text.lower().rstrip(".") not in message.lower())
             )

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tilescope.table import kernel_faults
 from tilescope.table.case import Case, readable
 from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, Known
-from tilescope.table.run import Failure
+from tilescope.table.run import Failure, Run
 from tilescope.table.schema import NAMED
 
 #: The rules' names, in the order in which faults are to be fixed, and what a table calls them.
@@ -109,6 +109,32 @@ def of_failure(failure: Failure) -> Fault:
 
 def plain(message: str) -> str:
     return _CLASS.sub("", message)
+
+
+def distinct(failures: Iterable[Failure]) -> list[Failure]:
+    """The failures in the order in which they are to be fixed, without what another collector says of the same case in other words."""
+    order, said, found = list(LABELS), dict[tuple[str, str], str](), []
+    for failure in sorted(failures, key=lambda failure: order.index(of_failure(failure).rule)):
+        why = failure.case, failure.message.rpartition(": ")[2]
+        if not failure.case or said.setdefault(why, failure.message) == failure.message:
+            found.append(failure)
+    return found
+
+
+def message(failure: Failure) -> str:
+    """The failure's message; an access outside of the kernel's tensors with the index of the last element."""
+    fault = of_failure(failure)
+    return f"{fault.title}. {fault.explanation}" if fault.rule == OUTSIDE else failure.message
+
+
+def notes(run: Run) -> list[str]:
+    """The run's notes, without what its failures say."""
+    found = []
+    for note in run.notes:
+        for failure in run.failures:
+            note = note.removesuffix(f": {plain(failure.message)}")  # noqa: PLW2901
+        found.append(note)
+    return found
 
 
 def of_failures(failures: Iterable[Failure]) -> Iterator[tuple[Mapping[str, str], Fault]]:

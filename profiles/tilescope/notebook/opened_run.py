@@ -105,7 +105,7 @@ class Profile(LoadedRun):
         raise ValueError("no installed package draws views: pip install tilescope")
 
     def __repr__(self) -> str:
-        notes = (f"note: {note}" for note in self.run.notes)
+        notes = (f"note: {note}" for note in faults.notes(self.run))
         first = filter(None, [headline.headline(self)])
         return terminal.plain("\n".join([*first, self._title(), *self._failed(), text_table.text(self), *notes]))
 
@@ -118,7 +118,7 @@ class Profile(LoadedRun):
         with pd.option_context("display.max_colwidth", None):
             table = pd.DataFrame(lines, columns=[*headings, "why"]).to_html(index=False, border=0)
         more = f"<p>{len(rows) - _ROWS} more cases: .summary has them all.</p>" if len(rows) > _ROWS else ""
-        failed, notes = _list("Failed:", self._failed()), _list("Notes:", self.run.notes)
+        failed, notes = _list("Failed:", self._failed()), _list("Notes:", faults.notes(self.run))
         first = f"<p><b>{escape(headline.headline(self))}</b></p>"
         return printable(f"{first}<p>{escape(self._title())}</p>{failed}{table}{more}{notes}<p>{_VIEWS}</p>")
 
@@ -129,10 +129,16 @@ class Profile(LoadedRun):
         return f"{self.run.title} {device.where} ({kind}){whole}, run {self.run.id}"
 
     def _failed(self) -> list[str]:
-        return [
-            f"{readable(f.case) or 'every case'}, {f.collector}: {f.message}. {faults.of_failure(f).text if f.case else ''}".strip()
-            for f in self.failures
-        ]
+        found = []
+        for failure in faults.distinct(self.failures):
+            said, fault = faults.message(failure).rstrip("."), faults.of_failure(failure)
+            more = (
+                text
+                for text in (fault.explanation, fault.code, fault.remedy)
+                if failure.case and text and text not in f"{said}."
+            )
+            found.append(" ".join([f"{readable(failure.case) or 'every case'}, {failure.collector}: {said}.", *more]))
+        return found
 
 
 def load(name: str = "latest") -> Profile:

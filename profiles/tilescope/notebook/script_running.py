@@ -90,12 +90,12 @@ def run_script(
                 return ""
             # Python prints other values than numbers, and exits with status 1.
             status = error.code if isinstance(error.code, int) else f"1: {error.code}"
-            return f"{path} ended with exit status {status}"
+            return f"{file.name} ended with exit status {status}"
         except (_Left, KeyboardInterrupt):
-            return f"{path} called os._exit({left[0]})" if left else f"{path} was interrupted"
+            return f"{file.name} called os._exit({left[0]})" if left else f"{file.name} was interrupted"
         except Exception as error:
             _tell(error, str(file))
-            return f"{path} ended with {type(error).__name__}: {placed(error)}"
+            return f"{file.name} ended with {type(error).__name__}: {placed(error)}"
     return ""
 
 
