@@ -186,9 +186,14 @@ def test_view_output_waits_for_missing_results(script: Watch) -> None:
         version.output, version.unmade, version.why = "AssertionError\n", "k_kernel", "k_kernel, line 2: no end"
     running.doing = "running every program of k_kernel"
     text = said(shown(version="1"))
-    assert "Still running every program of k_kernel." in text and "AssertionError" not in text and "is void" not in text
+    assert "Still running every program of k_kernel." in text and "AssertionError" not in text
+    assert "line 2: no end</td>" in text
+    running.why = "it takes longer"  # which names no line: it may be right
+    assert "is void" not in said(shown(version="1"))
     text = said(shown(version="2"))
     assert "Not all programs of k_kernel ran" in text and "line 2: no end</td>" in text and "AssertionError" in text
+    over.state, over.error = "failed", "k_kernel reads past the end"  # which says why, once
+    assert "is void" not in said(shown(version="2"))
 
 
 def test_view_compares_chosen_versions(script: Watch) -> None:

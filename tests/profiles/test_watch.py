@@ -204,20 +204,23 @@ def test_saved_over_version_is_told_and_output_is_cut(watch):
 def test_output_waits_for_missing_results(watch):
     telling = watch_text.Telling(watch)
     second = Version(
-        2, "", "ready", "running every program of k", [case("a", registers=32.0)], unmade="k", why="line 4: no end"
+        2, "", "ready", "running every program of k", [case("a", registers=32.0)], unmade="k", why="k, line 4: no end"
     )
     second.output, second.texts = "AssertionError\n", watch.versions[0].texts
     watch.versions.append(second)
-    assert (
-        list(telling.lines(second))[-1]
-        == "running every program of k: the script's output follows, as it needs their results"
-    )
-    second.doing = ""
+    waits = "running every program of k: the script's output follows, as it needs their results"
+    assert list(telling.lines(second))[-2:] == [second.why, waits]
+    second.why = "it takes longer"  # which names no line: it may be right
+    assert second.why not in (told := list(watch_text.Telling(watch).lines(second))) and told[-1] == waits
+    second.doing, second.why = "", "k, line 4: no end"
     assert list(telling.lines(second)) == [
-        "what the script says of k's results is void, as not all of its programs ran: line 4: no end",
+        "what the script says of k's results is void, as not all of its programs ran: k, line 4: no end",
         "printed:", "  AssertionError",
     ]  # fmt: skip
     assert not list(telling.lines(second))
+    second.state, second.error = "failed", "k reads past the end"  # which says why, once
+    assert "void" not in " ".join(watch_text.Telling(watch).lines(second))
+    second.state, second.error = "ready", ""
     telling, second.doing = watch_text.Telling(watch), "running every program of k"
     list(telling.lines(second))
     second.doing, second.unmade, second.state, second.error = "", "", "failed", "wrong sum"

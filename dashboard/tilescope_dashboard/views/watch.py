@@ -156,10 +156,9 @@ class Watch(View):
         notices = [
             html_text.notice("warning", "Timed under other conditions:", said) for said in self._compared.conditions
         ]
-        void = chosen.unmade and not chosen.doing
-        if void:
+        if chosen.doubt:
             missing = f"Not all programs of {chosen.unmade} ran, so what the script says of its results is void:"
-            notices.append(html_text.notice("warning", missing, chosen.why))
+            notices.append(html_text.notice("warning", missing, chosen.doubt))
         if self.watching.error:
             notices.append(html_text.notice("error", "No longer watched:", self.watching.error))
         self.say(topic.sentence(chosen, other, pair, self._usual()), html_text.notices(notices))
@@ -168,13 +167,13 @@ class Watch(View):
             pair = Pair(pair.baseline, None)
         before = topic.short(other) if other else ""
         old = {"running": "waiting", "failed": f"of {before}"}.get(chosen.state, "")
-        bad = [*chosen.wrong, *([chosen.why] if void else [])]
+        bad = filter(None, [*chosen.wrong, chosen.doubt])
         marks = {topic.place(said, self._script.script.name): said.partition(". ")[0] for said in bad}
         files = topic.source(watching.texts(other) if other else {}, watching.texts(chosen, self._script.files), marks)
         title = f"{before} → {topic.short(chosen)}" if other else topic.short(chosen)
         follows = f"watching {', '.join(sorted(file.name for file in self._script.files))}" if self.watching.on else ""
         self._draw(pair, files, (title, follows), old)
-        if void or not chosen.unmade:
+        if not (chosen.unmade and chosen.doing):
             self.panels.object += version_panels.printed(chosen.output)
 
     def _draw(

@@ -63,6 +63,7 @@ class Telling:
         if not self._ended:
             yield f"{version.title} took {version.seconds:.1f} s"
             if version.unmade and version.doing:
+                yield from filter(None, [version.doubt])
                 yield f"{version.doing}: the script's output follows, as it needs their results"
         self._ended = True
 
@@ -186,8 +187,8 @@ def mime(watch: Watch, version: Version) -> dict[str, str]:
 
 def _output(version: Version) -> Iterator[str]:
     """The last lines that the script printed, and whether they lack a launch's results."""
-    if version.unmade:
-        yield f"what the script says of {version.unmade}'s results is void, as not all of its programs ran: {version.why}"
+    if version.doubt:
+        yield f"what the script says of {version.unmade}'s results is void, as not all of its programs ran: {version.doubt}"
     printed = version.output.splitlines()
     if printed:
         yield "printed:" if len(printed) <= _PRINTED else f"printed, the last {_PRINTED} of {len(printed):,} lines:"

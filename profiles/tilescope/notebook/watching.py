@@ -71,6 +71,12 @@ class Version:
         faults = [finding for case in self.cases for finding in case.findings if finding.fault]
         return [*filter(None, [self.error]), *(f"{f.title}. {f.explanation or f.remedy}" for f in faults)]
 
+    @property
+    def doubt(self) -> str:
+        """Why ``unmade`` was not made, once that is settled or where the reason is a line of code; else empty."""
+        settled = not self.doing or ", line " in self.why
+        return self.why if self.unmade and self.state == "ready" and settled else ""
+
     def hear(self, output: bytes) -> None:
         self.output = (self.output + output.decode(errors="replace"))[-_OUTPUT:]
 
