@@ -241,6 +241,8 @@ def test_view_without_script_starts_one(tmp_path: Path, monkeypatch: pytest.Monk
     assert field(view, "script").options == ["mine.py"]
     (listed,) = view.body.select(pmui.MenuList)
     assert [item["label"] for item in listed.items] == ["mine.py"]
+    press(view, "Watch")
+    assert "Not watched:</b> choose a script" in said(view)
     field(view, "script").value = "../other.py"
     press(view, "Watch")
     assert "lies outside of" in said(view)

@@ -275,6 +275,8 @@ class Watch(View):
 
     def _begin(self, script: str) -> None:
         try:
+            if not script:
+                raise ValueError("choose a script, or type its path")
             self.watching.begin(script)
         except ValueError as error:
             self._refused.object = html_text.notice("error", "Not watched:", str(error))
