@@ -9,7 +9,7 @@ from tilescope_dashboard.components import html_text, layout
 
 #: A page that did not come by HTTPS or from this machine has no clipboard but that of a marked text.
 _COPY = """
-const text = button.data.description
+const text = button.data.description.slice(button.data.label.length + 2)
 const say = copied => { said.text = copied ? "Copied." : "The browser refused. Select the text and copy it by hand." }
 const marked = () => {
   const area = document.body.appendChild(document.createElement("textarea"))
@@ -23,7 +23,7 @@ navigator.clipboard ? navigator.clipboard.writeText(text).then(() => say(true), 
 
 
 class CopyButton(layout.Part):
-    """Copies what its tooltip shows, and says so. Hidden without a text."""
+    """Copies the text that its tooltip shows, and says so. Hidden without a text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,5 +36,6 @@ class CopyButton(layout.Part):
     def offer(self, label: str, text: str) -> None:
         """Copy this text from now on."""
         self.layout.visible = bool(text)
-        self.button.param.update(label=label, description=text)
+        # The tooltip is the button's name for a screen reader, and has the label for that.
+        self.button.param.update(label=label, description=f"{label}: {text}" if text else "")
         self._said.param.trigger("object")
