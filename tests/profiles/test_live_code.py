@@ -138,7 +138,7 @@ def test_script_that_exits_keeps_its_launches(tmp_path, kept, way_out, interrupt
     script.write_text(SCRIPT.replace("print(", f"import os; {way_out}; print("))
     capture, leave, before = tilescope.capture(), os._exit, signal.signal(signal.SIGINT, interrupts)
     try:
-        assert script_running.run_script(str(script), ["--n", "50"], capture) == f"{script} called os._exit(3)"
+        assert script_running.run_script(str(script), ["--n", "50"], capture) == "train.py called os._exit(3)"
         assert signal.getsignal(signal.SIGINT) == interrupts
     finally:
         signal.signal(signal.SIGINT, before)
@@ -154,7 +154,7 @@ def test_interrupted_script_keeps_its_launches(forked, tmp_path):
         assert process.stdout.readline() == "['--n', '50'] 200.0\n"
         process.send_signal(signal.SIGINT)
         said = process.stdout.read()
-    assert f"note: {script} was interrupted: its launches until then were profiled" in said
+    assert "note: train.py was interrupted: its launches until then were profiled" in said
     assert process.returncode == 1 and "in_a_script" in said
 
 
