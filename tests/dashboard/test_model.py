@@ -139,3 +139,22 @@ def test_model_run_opens_in_its_view_and_its_kernels_in_no_other(step: Step, own
     assert shown.loaded_run.run.id != written.run.id, "the newest step, where none is open"
     state.run = written.run.id
     assert shown.loaded_run.run.id == written.run.id
+
+
+def test_kernel_with_a_run_of_its_own_can_be_chosen_beside_its_step(step: Step, own_runs: Path) -> None:
+    gpu = dataclasses.replace(H200, measured=True)
+    launched = dataclasses.replace(step.launches[0], name="softmax")
+    same = dataclasses.replace(step, launches=(launched, *step.launches[1:]))
+    run = Run("20260101-000000-0001", "2026-01-01T00:00:00+00:00", gpu, {}, {}, {"target": "sm_90"}, "")
+    written = modelling.write(run, modelling.table(same), same, own_runs)
+    state = State(run=written.run.id)
+    state.go_to(kernel="softmax")
+    assert (state.view, state.kernel) == ("summary", "softmax") and not state.of_step
+
+
+def test_step_whose_launches_take_no_time_is_shown(step: Step, own_runs: Path) -> None:
+    still = dataclasses.replace(step, launches=())
+    run = Run("20260101-000000-0001", "2026-01-01T00:00:00+00:00", H200, {}, {}, {"target": "sm_90"}, "")
+    found = topic.of_run(modelling.write(run, modelling.table(step), still, own_runs))
+    assert found and found.modules.empty
+    assert topic.sentence(found).title.startswith("A step")

@@ -247,11 +247,11 @@ class State(param.Parameterized):
         """If the open run lacks the kernel, open the best run that has it, or none: another kernel's would be taken for its own."""
         if not self.kernel or (self.loaded and self.kernel in self.loaded.run.kernels):
             return
-        if self.loaded and self.of_step and self.kernel in set(self.loaded.table["kernel"]):
+        found = best_run(self.runs, self.kernel)
+        if not found and self.loaded and self.of_step and self.kernel in set(self.loaded.table["kernel"]):
             # A link from when the kernels of a step had pages.
             self.param.update(kernel="", view=MODEL)
             return
-        found = best_run(self.runs, self.kernel)
         self.run = found.id if found else ""
 
     @property

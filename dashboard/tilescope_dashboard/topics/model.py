@@ -100,7 +100,7 @@ def sentence(model: Model | None) -> Sentence:
 def _worst(model: Model) -> Iterator[str]:
     """The module that loses the most above the roofs; without roofs the one that takes the most time."""
     by, said = ("above", "loses the most") if model.ledger.floored else ("time", "takes the most")
-    parts = model.modules["path"].str.rpartition(".")[0]
+    parts = {path.rpartition(".")[0] for path in model.modules["path"]}
     least = model.modules[~model.modules["path"].isin(parts)].sort_values(by, ascending=False, kind="stable")
     if len(least) > 1:
         above = " above the roofs" if model.ledger.floored else ""
