@@ -182,11 +182,16 @@ def through_the_sheet(page: Any) -> None:
 
 def through_figure_and_table(page: Any) -> None:
     """Save both, and choose rows."""
-    # A tool of the figure, which has a name.
+    # Tools of the figure have names, and a tool that is on says so.
+    tab_to(page, "button", "Pan")
+    for key, on in (("Space", False), ("Enter", True)):
+        page.keyboard.press(key)
+        page.get_by_role("button", name="Pan", exact=True, pressed=on).locator("visible=true").first.wait_for()
     tab_to(page, "button", "Save as SVG")
-    with page.expect_download() as download:
-        page.keyboard.press("Enter")
-    assert download.value.suggested_filename.endswith(".svg")
+    for key in ("Enter", "Space"):
+        with page.expect_download() as download:
+            page.keyboard.press(key)
+        assert download.value.suggested_filename.endswith(".svg")
     # Rows are chosen with the arrows, which a screen reader hears, and let go with Esc.
     tab_to(page, "grid", "Rows: the arrow keys choose one")
     told = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]

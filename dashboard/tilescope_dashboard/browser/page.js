@@ -201,6 +201,13 @@ export function render({model}) {
     } else if (at.matches?.(".bk-events") && event.key in MOVES) {
       event.preventDefault()
       move(at, event.key)
+    } else if (at.matches?.(TOOLS) && (event.key === "Enter" || event.key === " ")) {
+      // Bokeh hears Enter alone, and the browser scrolls by a space.
+      if (event.key === " ") {
+        event.preventDefault()
+        at.dispatchEvent(new KeyboardEvent("keydown", {key: "Enter"}))
+      }
+      setTimeout(() => nameTool(at))
     }
   }
 
