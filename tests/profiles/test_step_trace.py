@@ -16,7 +16,7 @@ from tilescope.commands import choices
 from tilescope.files import bounded_reading, json_shape
 from tilescope.models import compare, ledger, next_steps, step_problems
 from tilescope.models.compare import Side
-from tilescope.notebook import modelling, script_running
+from tilescope.notebook import modelling, opened_run, script_running
 from tilescope.runs import steps, store
 from tilescope.table.step import BACKWARD, FORWARD, OPTIMIZER, Operator, Step, StepLaunch
 
@@ -130,6 +130,14 @@ def test_step_stop_and_absence_of_the_cpu_are_noted(tmp_path):
     step = whole(trace, tmp_path)
     assert [(stop.name, stop.operator) for stop in step.stops] == [("cudaStreamSynchronize", "aten::item")]
     assert step.away == ((pytest.approx(86e-6), pytest.approx(996e-6)),)
+
+
+def test_loaded_step_is_no_table_of_cases(tmp_path):
+    path = trained("ProfilerStep").write(tmp_path / "trace.json")
+    found = opened_run.open_file(path, tmp_path / "runs")
+    text, html = repr(found), found._repr_html_()
+    assert text.count("saves about") == 1 and text.index("A step takes 100 µs") < text.index("saves about")
+    assert html.startswith("<pre>") and "add_kernel" in html and "<table" not in html
 
 
 def test_opened_trace_has_a_ledger_with_modelled_bytes(tmp_path, capsys):

@@ -106,11 +106,14 @@ class Profile(LoadedRun):
 
     def __repr__(self) -> str:
         notes = (f"note: {note}" for note in faults.notes(self.run))
-        first = filter(None, [headline.headline(self)])
+        # A step's text begins with its own sentences.
+        first = filter(None, ["" if self.of_step else headline.headline(self)])
         return terminal.plain("\n".join([*first, self._title(), *self._failed(), text_table.text(self), *notes]))
 
     def _repr_html_(self) -> str:
-        """The summary as a table. The run's texts are escaped."""
+        """The summary as a table; a model's step as text. The run's texts are escaped."""
+        if self.of_step:
+            return f"<pre>{escape(repr(self))}</pre>"
         rows = self.summary
         shown = rows.head(_ROWS)
         headings, cells, _ = text_table.cells(text_table.marked(shown, self.run), columns=_COLUMNS)
