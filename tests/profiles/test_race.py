@@ -217,6 +217,24 @@ def test_sweep_backward_call_is_forgotten_without_room(torch_and_catalog, monkey
     assert made == [*cases, cases[0]], "the first was forgotten to make room"
 
 
+@pytest.mark.parametrize("found", [{}, {"relative_error": 0.0}])
+def test_sweep_checks_a_config_before_it_holds_inputs(torch_and_catalog, monkeypatch, found):
+    """The reference in fp64 needs most memory."""
+    from tilescope.tuning import sweep
+
+    told = []
+    monkeypatch.setattr(sweep, "checked", lambda *given: told.append("checked") or found)
+    monkeypatch.setattr(
+        sweep.Sweep, "call", lambda self, case: told.append("inputs") or (lambda: told.append("called"))
+    )
+    monkeypatch.setattr(sweep.cold, "rest", lambda call: 0.0)
+    monkeypatch.setattr(sweep.cold, "Flush", lambda rest: None)
+    monkeypatch.setattr(sweep, "cold_times", lambda call, count, flush: [1.0] * count)
+    raced = sweep.Sweep([Case("softmax", "triton", "backward", "8x8-fp32")], None, {}, lambda case, doing: None)
+    assert raced._samples("default", 1) == [1.0]
+    assert told == ["checked", "inputs", *([] if found else ["called"])]
+
+
 def test_sweep_counts_together_and_alone_where_that_fails(torch_and_catalog, monkeypatch):
     from tilescope.tuning import sweep
 

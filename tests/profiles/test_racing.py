@@ -37,6 +37,25 @@ def test_the_quickest_wins_and_the_slow_take_few_samples():
     assert all("slower than the leader by" in lane.out for lane in outcome.lanes if lane.config.startswith("slow"))
 
 
+def test_one_sample_drops_its_own_config_only():
+    """A new config's first sample is half of its time, as where a clock fails."""
+    measure, asked = timer({"best": 1e-3, "close": 1.01e-3, "lucky": 1.1e-3})
+
+    def lucky(config, count):
+        first = config == "lucky" and not asked[config]
+        return [value * (0.5 if first else 1.0) for value in measure(config, count)]
+
+    outcome = raced(lucky, asked)
+    assert outcome.winner == "best" and asked["close"] > racing.Rules().first
+
+
+def test_config_with_one_first_sample_is_timed_once():
+    measure, asked = timer({"best": 1e-3, "slow": 3e-3})
+    race = racing.Race(measure, 2, racing.Rules(first=1))
+    assert [race.offer(config).samples != [] for config in asked] == [True, True]
+    assert set(asked.values()) == {1} and not race.lanes["best"].out
+
+
 def test_the_best_is_seldom_dropped_where_all_are_alike_in_noise():
     """The rules allow 5 % of races. A test that ignores how often it is repeated would drop more."""
     times = {"best": 1e-3, **{f"c{number}": 1.002e-3 for number in range(15)}}

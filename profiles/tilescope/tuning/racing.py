@@ -114,8 +114,8 @@ class Race:
         lane = self.lanes[config] = Lane(config, list(known))
         if not lane.samples:
             self._time(lane, 1)
-            self._drop(self.rules.least)
-            if not lane.out:
+            self._drop(self.rules.least, lane)
+            if self.rules.first > 1 and not lane.out:
                 self._time(lane, self.rules.first - 1)
         self._drop(self.rules.least)
         return lane
@@ -176,11 +176,11 @@ class Race:
     def _leader(self) -> Lane | None:
         return min(self._running(), key=lambda lane: lane.summary.mean, default=None)
 
-    def _drop(self, least: float) -> None:
-        """Drops configs that are certainly slower than the leader by more than the ratio ``least``."""
+    def _drop(self, least: float, only: Lane | None = None) -> None:
+        """Drops configs, or ``only`` one, that are certainly slower than the leader by more than the ratio ``least``."""
         leader, common = self._leader(), self._common()
         for lane in self._running():
-            if leader is None or lane is leader or lane.config == self.baseline:
+            if leader is None or lane is leader or lane.config == self.baseline or lane is not (only or lane):
                 continue
             difference, margin = self._difference(lane, leader, common)
             if difference > max(math.log1p(least), margin):
