@@ -57,6 +57,15 @@ def test_a_wrong_value_is_named(change, said):
         schema.validate(table().assign(**change))
 
 
+def test_values_of_another_dtype_are_read_as_numbers():
+    """A collector of a user's own may give objects."""
+    found = table().assign(value=table()["value"].astype(object))
+    assert schema.validate(found) is found
+    found.loc[1, "value"] = None
+    with pytest.raises(SchemaError, match="row 1: a value must be finite"):
+        schema.validate(found)
+
+
 def test_a_run_survives_json():
     assert Run.from_json(run().to_json()) == run()
     assert Run.from_json({**run().to_json(), "added_later": 1}) == run()

@@ -288,7 +288,7 @@ def _declaring(entry: Mapping[str, Any]) -> dict[str, str]:
 def _functions(rows: pd.DataFrame) -> dict[str, set[str]]:
     """The names of functions by source."""
     found = defaultdict[str, set[str]](set)
-    for source, function in zip(rows["source"].tolist(), rows["function"].tolist(), strict=True):
+    for source, function in set(zip(rows["source"].tolist(), rows["function"].tolist(), strict=True)):
         found[source] |= {function} - {""}
     return found
 
