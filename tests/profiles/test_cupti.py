@@ -30,6 +30,13 @@ FIXTURES = Path(__file__).parent / "fixtures"
 READ, WRITTEN, TIME = "dram__bytes_read.sum", "dram__bytes_write.sum", "gpu__time_duration.sum"
 
 
+def test_cupti_is_not_started_ahead_where_one_process_has_the_gpu(monkeypatch):
+    monkeypatch.setattr(counters.device, "detect", lambda: SimpleNamespace(target="sm_90"))
+    monkeypatch.setattr(counters.device, "shareable", lambda: False)
+    monkeypatch.setattr(counters.ctypes, "CDLL", lambda name: pytest.fail("it makes a context"))
+    assert not counters.start_ahead()
+
+
 @pytest.fixture(scope="module")
 def real():
     """The library that is installed, where it plans without a driver: some do not, and some end the process."""
