@@ -3,11 +3,15 @@
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import os
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from tilescope import cli
+from tilescope.jobs import process
 from tilescope.models import versions
 from tilescope.models.advice import Finding
 from tilescope.notebook import cell_magic, script_jobs, watch_text, watching
@@ -41,7 +45,7 @@ def folder(forked, tmp_path):
     return tmp_path
 
 
-def versions_of(folder, *saves, **options):
+def versions_of(folder, *saves, save=Path.write_text, **options):
     """The watch of ``own.py``, and a version after each save: a pair of a file's name and its text."""
 
     async def follow():
@@ -54,7 +58,7 @@ def versions_of(folder, *saves, **options):
                 if len(found) > len(saves):
                     return watch, found
                 name, text = saves[len(found) - 1]
-                (folder / name).write_text(text)
+                save(folder / name, text)
         return None
 
     return asyncio.run(follow())
@@ -72,7 +76,9 @@ def test_each_save_makes_a_version_that_is_compared(folder):
     assert "+FACTOR = 3" in watch.compared(third).diff and third.run.is_dir()
 
 
-def test_process_waits_for_the_next_version(folder, monkeypatch):
+@pytest.fixture
+def made(monkeypatch):
+    """The processes of scripts, of which the next version's waits."""
     made = []
 
     def started(*given, own=script_jobs.started, **options):
@@ -82,6 +88,10 @@ def test_process_waits_for_the_next_version(folder, monkeypatch):
     monkeypatch.setattr(script_jobs, "started", started)
     monkeypatch.setattr(watching.supervisor, "may_stand_by", lambda: True)
     monkeypatch.setattr(watching.device, "count", lambda: 1)
+    return made
+
+
+def test_process_waits_for_the_next_version(folder, made):
     telling = ("own.py", SCRIPT.replace('"begun"', "__import__('os').getpid()"))
     broken, mended = (("shared.py", text) for text in ("FACTOR = (\n", "FACTOR = 3\n"))
     _, found = versions_of(folder, telling, broken, mended, collect=["compiler"])
@@ -89,6 +99,62 @@ def test_process_waits_for_the_next_version(folder, monkeypatch):
     assert len(made) == 5, "one for each version, and one that waits"
     assert [found[place].output.strip() for place in (1, 3)] == [str(made[place].pid) for place in (1, 3)]
     assert not any(worker.alive for worker in made)
+
+
+def test_changed_environment_begins_another_process(folder, made, monkeypatch):
+    telling = ("own.py", SCRIPT.replace('"begun"', "__import__('os').environ.get('OWN')"))
+
+    def save(path, text):
+        monkeypatch.setenv("OWN", "set since")
+        path.write_text(text)
+
+    _, found = versions_of(folder, telling, save=save, collect=["compiler"])
+    assert found[1].output == "set since\n" and not any(worker.alive for worker in made)
+
+
+def test_script_that_sets_variables_of_cuda_has_no_process_waiting(folder, made):
+    telling = SCRIPT.replace('"begun"', "__import__('os').getpid()")
+    chosen = telling + "__import__('os').environ['CUDA_LAUNCH_BLOCKING'] = '1'\n"
+    saves = [("own.py", chosen), ("shared.py", "FACTOR = 3\n")]
+    _, found = versions_of(folder, *saves, collect=["compiler"])
+    # The second waited for a script that did not set them.
+    assert [version.output.strip() for version in found[1:]] == [str(worker.pid) for worker in made[2:]]
+    assert not any(worker.alive for worker in made)
+
+
+def test_output_is_that_of_its_own_version(folder):
+    slow = (
+        "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(print('ended')))\nprint('slow')\n"
+    )
+    (folder / "own.py").write_text(slow + "time.sleep(60)\n")
+
+    async def follow():
+        watch = Watch(folder / "own.py", runs_dir=folder / "runs", collect=["compiler"])
+        async with contextlib.aclosing(watch.follow()) as following:
+            async for version in following:
+                while version.number == 1 and not version.output:
+                    await asyncio.sleep(0.05)
+                if version.number == 1:
+                    (folder / "own.py").write_text(SCRIPT)
+                elif version.state != "running":
+                    return version
+        return None
+
+    assert asyncio.run(asyncio.wait_for(follow(), 120)).output == "begun\n"
+
+
+def test_second_save_in_a_second_is_run(folder, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    (folder / "own.py").write_text(SCRIPT.replace('"begun"', "FACTOR"))
+
+    def save(path, text):
+        seen = path.stat()
+        path.write_text(text)
+        os.utime(path, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+
+    _, found = versions_of(folder, ("shared.py", "FACTOR = 3\n"), save=save, collect=["compiler"])
+    assert [version.output for version in found] == ["2\n", "3\n"]
 
 
 def test_broken_import_names_file_and_line(folder):
@@ -154,6 +220,15 @@ def test_worker_under_another_program_is_ready_for_the_next_version(watch, fakes
         monkeypatch.setattr(watching.kept_standby, name, lambda of, name=name: told.append((name, of)))
     asyncio.run(watch._make(second := Version(2)))
     assert second.state == "ready" and told == [("wake", "fakes.wrapped"), ("leave", "fakes.wrapped")]
+
+
+def test_process_that_cannot_be_started_fails_its_version(watch, monkeypatch):
+    async def profiled(version):
+        raise process.StartError(OSError(errno.EMFILE, "Too many open files"))
+
+    monkeypatch.setattr(watch, "_profile", profiled)
+    asyncio.run(watch._make(second := Version(2)))
+    assert second.state == "failed" and "Too many open files" in second.error
 
 
 def test_values_are_told_once_as_they_come(watch):

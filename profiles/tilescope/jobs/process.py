@@ -241,7 +241,7 @@ class WorkerProcess:
         *,
         attached: bool = False,
     ) -> None:
-        self._on_output, self._attached = on_output, attached
+        self.on_output, self._attached = on_output, attached
         self._job, self._wrap, self._environment, self._standby = job, wrap, environment or {}, standby
         self._lines, self._log = EventLines(), BoundedLog()
         self._place: Place | None = None
@@ -293,7 +293,7 @@ class WorkerProcess:
         with contextlib.suppress(BlockingIOError):
             piece = os.read(self._place.output, _PIECE) if self._place else b""
             self._log.write(piece)
-            self._on_output(piece)
+            self.on_output(piece)
 
     async def events(self, patience: float) -> AsyncGenerator[dict[str, Any]]:
         """The worker's events until it has ended. Kills it after ``patience`` seconds without a new event, which may be changed.
@@ -356,9 +356,19 @@ class WorkerProcess:
         return self._process is not None and self._process.returncode is None
 
     @property
+    def current(self) -> bool:
+        """Whether it is alive, in the environment and the folder that a worker would have that is started now."""
+        if not self.alive or self._place is None:
+            return False
+        told = json.loads(self._place.job.read_text())
+        return bool(
+            told["environment"] == self._place.variables(self._environment) and told["directory"] == str(Path.cwd())
+        )
+
+    @property
     def uses_gpu(self) -> bool:
         """Whether a job that waits has a CUDA context, or makes one."""
-        return self._place is not None and self._place.job.with_name(warm.AWAKE).exists()
+        return self.alive and self._place is not None and self._place.job.with_name(warm.AWAKE).exists()
 
     def let_go(self, *_: object) -> None:
         """Lets the worker begin with its job, or a part of it, that waits."""

@@ -53,6 +53,7 @@ async def profile(
     async with contextlib.AsyncExitStack() as stack:
         if worker:
             stack.push_async_exit(worker)
+            worker.on_output = on_output or bytes
             worker.let_go()
         else:
             new = started(script, settings, on_output=on_output, runs_dir=runs_dir, **options)
@@ -76,7 +77,7 @@ def started(
     script: str,
     settings: Mapping[str, Any],
     *,
-    on_output: Callable[[bytes], None] | None = None,
+    on_output: Callable[[bytes], object] | None = None,
     runs_dir: Path | None = None,
     waits: bool = False,
     **options: Any,

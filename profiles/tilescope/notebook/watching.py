@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import importlib.util
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -153,11 +154,13 @@ class Watch:
             while True:
                 yield await self._changed.get()
         finally:
-            for task in filter(None, (saving, self._work)):
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
-            await self._end_next()
+            try:
+                for task in filter(None, (saving, self._work)):
+                    task.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await task
+            finally:
+                await self._end_next()
 
     def again(self) -> None:
         """Makes a version of the files as they are now, in place of one that is being made."""
@@ -166,11 +169,12 @@ class Watch:
         if self.versions and self.versions[-1].state == "running":
             self.versions.pop()
         self._made += 1
-        self._begun = {path: _text(path) for path in self.files}
+        before, self._begun = self._begun, {path: _text(path) for path in self.files}
+        changed = [path for path, text in self._begun.items() if before.get(path) != text]
         version = Version(self._made, doing="starting")
         self.versions.append(version)
         self._changed.put_nowait(version)
-        self._work = asyncio.ensure_future(self._make(version))
+        self._work = asyncio.ensure_future(self._make(version, changed))
 
     def compared(self, version: Version, baseline: Version | None = None) -> Comparison:
         """The version beside ``baseline``, else beside the pinned one, else beside the last good one before it."""
@@ -226,24 +230,27 @@ class Watch:
                 if self.files != known:
                     break  # to watch the files that the script imports, too
 
-    async def _make(self, version: Version) -> None:
+    async def _make(self, version: Version, changed: Sequence[Path] = ()) -> None:
         began = time.monotonic()
         version.use, job = await asyncio.to_thread(device.use), None
         if self._next and self._next.uses_gpu and version.use:
             version.use["processes"] = max(0, version.use["processes"] - 1)
-        if self._next and not self._next.alive:
+        if self._next and not (self._next.current and self._may_wait()):
             await self._end_next()
         for name in self._wrapped:
             await asyncio.to_thread(kept_standby.wake, name)
+        for path in changed:
+            # Python takes bytecode of an earlier text that was saved in the same second and is as long.
+            with contextlib.suppress(OSError):
+                Path(importlib.util.cache_from_source(str(path))).unlink()
         try:
             job = await self._profile(version)
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, process.StartError) as error:
             version.error = " ".join(str(error).split())
-        # With several GPUs a script may choose one.
-        if supervisor.may_stand_by() and device.count() == 1:
+        if self._may_wait():
             with contextlib.suppress(ValueError, OSError, process.StartError):
                 self._next = await script_jobs.started(
-                    str(self.script), self._settings, on_output=self._hear, waits=True, **self._options
+                    str(self.script), self._settings, on_output=bytes, waits=True, **self._options
                 ).__aenter__()
         self._seen, version.seconds = version.texts, time.monotonic() - began
         self._conclude(version)
@@ -258,7 +265,7 @@ class Watch:
             try:
                 with (
                     tempfile.TemporaryDirectory(prefix="tilescope-exact-") as exact,
-                    contextlib.suppress(ValueError, OSError),
+                    contextlib.suppress(ValueError, OSError, process.StartError),
                 ):
                     await (self._run_all(version, Path(exact)) if run else self._count(version, job, Path(exact)))
             finally:  # also where the next save ends it
@@ -292,13 +299,15 @@ class Watch:
         version.cases = comparing.exact(version.cases, comparing.cases(store.open_run(run)))
         version.output, version.error, version.unmade, version.why = whole.output, whole.error, whole.unmade, whole.why
 
+    def _may_wait(self) -> bool:
+        """Whether the next version's process may make its CUDA context ahead. A script may choose its GPU, and set variables that CUDA reads once."""
+        chosen = any("CUDA_" in _text(path) for path in self.files)
+        return supervisor.may_stand_by() and device.count() == 1 and not chosen
+
     async def _end_next(self) -> None:
         if self._next:
             await self._next.__aexit__(None, None, None)
         self._next = None
-
-    def _hear(self, output: bytes) -> None:
-        self.versions[-1].hear(output)
 
     async def _profile(self, version: Version) -> Job:
         async def refresh() -> None:
@@ -325,7 +334,7 @@ class Watch:
         refreshing, worker, self._next = asyncio.ensure_future(refresh()), self._next, None
         try:
             job, version.run, version.error = await script_jobs.profile(
-                str(self.script), self._settings, on_event=hear, on_output=self._hear, worker=worker, **self._options
+                str(self.script), self._settings, on_event=hear, on_output=version.hear, worker=worker, **self._options
             )
         finally:
             refreshing.cancel()
