@@ -15,6 +15,7 @@ import pytest
 from tilescope.jobs import kept_standby, process, supervisor, warm
 from tilescope.jobs.job import Job
 from tilescope.jobs.process import Standby, WorkerProcess
+from tilescope.jobs.worker import fork_server
 from tilescope.runs import store
 
 from .conftest import FIXTURES, search
@@ -121,6 +122,28 @@ def test_edited_import_starts_another_server(forking, tmp_path, monkeypatch):
     # A user's own file is never in the server.
     looks.write_text(looks.read_text().replace("'torch'", "'edited'"))
     assert "edited 7" in asked(f"{looks}:SPEC")[1]
+
+
+def test_heir_is_made_while_a_job_waits_and_none_has_begun(forking, tmp_path):
+    file = tmp_path / "waits.py"
+    file.write_text("import time\ntime.sleep(300)\n")
+    job = {"action": "describe", "kernels": [f"{file}:SPEC"], "workloads": [], "waits": True}
+
+    def children():
+        (server,) = warm.servers
+        return Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+
+    async def wait(begun):
+        async with WorkerProcess(job) as worker:
+            if begun:
+                worker.let_go()
+                await asyncio.sleep(2.5 * fork_server._SPARE)
+            else:
+                await asyncio.to_thread(wait_for, lambda: len(children()) > 1, 30)
+            return children() == [str(worker.pid)]
+
+    assert asyncio.run(wait(begun=True)), "what it measures is not disturbed"
+    assert not asyncio.run(wait(begun=False))
 
 
 def test_heir_serves_in_the_servers_place_and_dies_with_it(forking, tmp_path):

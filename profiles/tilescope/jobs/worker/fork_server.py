@@ -59,6 +59,8 @@ class ForkServer:
         self._listening: socket.socket | None = listening
         self._path, self._lock = path, lock
         self._workers: dict[int, socket.socket] = {}
+        #: Workers that wait for the file at a path before they begin.
+        self._waiting: dict[int, Path] = {}
         #: The fork that will serve in this one's place, and the socket on which it says so.
         self._heir = 0
         self._will: socket.socket | None = None
@@ -94,14 +96,18 @@ class ForkServer:
                 self._will = None
             if waiting:
                 self._import(waiting.pop(0))
-            elif keys or self._workers:
+            elif keys or self._is_busy():
                 continue
             elif later:
                 later = False
                 self._make_heir()
-            elif self._listening and time.monotonic() >= self._quiet + IDLE:
+            elif self._listening and not self._workers and time.monotonic() >= self._quiet + IDLE:
                 self._retire()
         return None
+
+    def _is_busy(self) -> bool:
+        """Whether a worker has begun, and may measure."""
+        return any(pid not in self._waiting or self._waiting[pid].exists() for pid in self._workers)
 
     def _listen_to_children(self) -> None:
         """Makes the ends of a socket that wakes this process when a child ends."""
@@ -118,9 +124,10 @@ class ForkServer:
             theirs.close()
             return
         die_with(server)
-        for end in (self._will, self._woken, self._wake):
+        for end in (self._will, self._woken, self._wake, *self._workers.values()):
             end.close()
         self._will = None
+        self._workers.clear()
         self._listen_to_children()
         for name in LATER:
             self._import(name)
@@ -173,11 +180,14 @@ class ForkServer:
             elif self._refusal:
                 _say(connection, {"refused": self._refusal})
             elif len(files) == 3 and request.get("job"):
+                job = Path(request["job"])
+                waits = json.loads(job.read_text()).get("waits")
                 self._quiet, server, pid = time.monotonic(), os.getpid(), os.fork()
                 if pid == 0:
                     connection.close()
                     return self._become_worker(server, request["job"], files)
                 self._workers[pid] = connection
+                self._waiting |= {pid: job.with_name(warm.GO)} if waits else {}
                 _say(connection, {"pid": pid})
                 return None
             connection.close()
@@ -226,6 +236,7 @@ class ForkServer:
                 pid, status = ended
                 self._heir = 0 if pid == self._heir else self._heir
                 self._quiet = time.monotonic()
+                self._waiting.pop(pid, None)
                 if connection := self._workers.pop(pid, None):
                     _say(connection, {"status": os.waitstatus_to_exitcode(status)})
                     connection.close()
