@@ -227,12 +227,16 @@ def test_sweep_checks_a_config_before_it_holds_inputs(torch_and_catalog, monkeyp
     monkeypatch.setattr(
         sweep.Sweep, "call", lambda self, case: told.append("inputs") or (lambda: told.append("called"))
     )
-    monkeypatch.setattr(sweep.cold, "rest", lambda call: 0.0)
-    monkeypatch.setattr(sweep.cold, "Flush", lambda rest: None)
+    monkeypatch.setattr(sweep.cold, "rest", lambda call: told.append("timed") or 0.0)
+    monkeypatch.setattr(sweep.cold, "Flush", lambda rest: "flush")
     monkeypatch.setattr(sweep, "cold_times", lambda call, count, flush: [1.0] * count)
-    raced = sweep.Sweep([Case("softmax", "triton", "backward", "8x8-fp32")], None, {}, lambda case, doing: None)
-    assert raced._samples("default", 1) == [1.0]
-    assert told == ["checked", "inputs", *([] if found else ["called"])]
+    cases = [Case("softmax", "triton", "backward", "8x8-fp32", config) for config in ("", "ROWS=1")]
+    raced = sweep.Sweep(cases, None, {}, lambda case, doing: None)
+    assert raced._samples("default", 1) == raced._samples("ROWS=1", 1) == [1.0]
+    first, second = told[: told.index("timed")], told[told.index("timed") + 1 :]
+    assert first == ["checked", "inputs", "called"] and second == (first[:2] if found else first)
+    told.clear()
+    assert raced._samples("default", 2) == [1.0, 1.0] and told == ["inputs"]
 
 
 def test_sweep_counts_together_and_alone_where_that_fails(torch_and_catalog, monkeypatch):
