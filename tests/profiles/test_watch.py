@@ -101,6 +101,16 @@ def test_process_waits_for_the_next_version(folder, made):
     assert not any(worker.alive for worker in made)
 
 
+def test_process_without_its_folder_is_not_current(folder):
+    async def wait():
+        async with script_jobs.started(str(folder / "own.py"), {}, on_output=bytes, waits=True) as worker:
+            before = worker.current
+            worker._place.job.unlink()  # as where temporary files are removed after days
+            return before, worker.current, worker.alive
+
+    assert asyncio.run(wait()) == (True, False, True)
+
+
 def test_changed_environment_begins_another_process(folder, made, monkeypatch):
     telling = ("own.py", SCRIPT.replace('"begun"', "__import__('os').environ.get('OWN')"))
 

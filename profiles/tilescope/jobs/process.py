@@ -358,12 +358,11 @@ class WorkerProcess:
     @property
     def current(self) -> bool:
         """Whether it is alive, in the environment and the folder that a worker would have that is started now."""
-        if not self.alive or self._place is None:
-            return False
-        told = json.loads(self._place.job.read_text())
-        return bool(
-            told["environment"] == self._place.variables(self._environment) and told["directory"] == str(Path.cwd())
-        )
+        if self.alive and self._place:
+            with contextlib.suppress(OSError):  # the folder may be gone
+                told, now = json.loads(self._place.job.read_text()), self._place.variables(self._environment)
+                return (told["environment"], told["directory"]) == (now, str(Path.cwd()))
+        return False
 
     @property
     def uses_gpu(self) -> bool:
