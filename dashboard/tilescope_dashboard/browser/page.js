@@ -203,10 +203,8 @@ export function render({model}) {
       move(at, event.key)
     } else if (at.matches?.(TOOLS) && (event.key === "Enter" || event.key === " ")) {
       // Bokeh hears Enter alone, and the browser scrolls by a space.
-      if (event.key === " ") {
-        event.preventDefault()
-        at.dispatchEvent(new KeyboardEvent("keydown", {key: "Enter"}))
-      }
+      event.preventDefault()
+      if (event.key === " ") at.dispatchEvent(new KeyboardEvent("keydown", {key: "Enter"}))
       setTimeout(() => nameTool(at))
     }
   }
