@@ -47,10 +47,6 @@ _VIEWS = {
 _WRAPS = "@media (max-width: 640px) { :host { flex-flow: row wrap; } }"
 
 
-def _place(name: str) -> pn.Column:
-    return layout.column(css_classes=[f"place-{name}"], styles=_AWAY)
-
-
 class Navigation(layout.Part):
     """Tabs over the open view: a row of groups, and one of the open group's views, of which a group opens the last. A view is made when
     first opened, or before that in idle time, and kept.
@@ -87,9 +83,9 @@ class Navigation(layout.Part):
         known = {name: getattr(state, name) for name in ("panel", "theme", "narrow")}
         self.page = PageScript(self._asks, align="start", margin=(4, 8), **known)
         self.page.param.watch(lambda event: next_tick(lambda: setattr(state, "narrow", event.new)), "narrow")
-        self.places: dict[str, pn.Column] = {}
-        #: Places of the views that are not open first.
-        self._others = layout.column(styles={"position": "relative"}, stylesheets=[_RESTS])
+        # The places are there from the start: whenever a row of models is added to, the theme is put on all of them again, and
+        # every table among them lays out the page anew.
+        self.places = {name: layout.column(css_classes=[f"place-{name}"]) for name in self._views}
         state.param.watch(self._switch, "view")
         state.param.watch(lambda _: next_tick(self._tell_page), ["panel", "theme"])
         self._switch()
@@ -99,7 +95,8 @@ class Navigation(layout.Part):
         line = {"border-bottom": "1px solid var(--mui-palette-divider)"}
         tabs = layout.column(self._top, self._below, stylesheets=[_ROOM])
         top = pn.Row(tabs, *beside, self.page, sizing_mode="stretch_width", margin=0, styles=line, stylesheets=[_WRAPS])
-        self.layout = layout.column(top, *below, *self.places.values(), self._others)
+        places = layout.column(*self.places.values(), styles={"position": "relative"}, stylesheets=[_RESTS])
+        self.layout = layout.column(top, *below, places)
 
     def _switch(self, *_: Any) -> None:
         asked = self.state.view
@@ -151,21 +148,13 @@ class Navigation(layout.Part):
         return self.made[name]
 
     def _put(self, name: str) -> None:
-        if not self.places:
-            self.places[name] = _place(name)
-        elif name not in self.places:
-            # All others at once: whenever a column of models is added to, the theme is put on all of them again, and every table
-            # among them lays out the page anew.
-            others = {one: _place(one) for one in self._views if one not in self.places}
-            self.places |= others
-            self._others.objects = list(others.values())
         if not self.sent(name):
             self.places[name].append(self.made[name])
             self._mark()
 
     def sent(self, name: str) -> bool:
         """Whether the view is on the page."""
-        return name in self.places and bool(self.places[name].objects)
+        return bool(self.places[name].objects)
 
     def _mark(self) -> None:
         """Have the browser show the open view alone."""
