@@ -183,7 +183,7 @@ class Watch(View):
         dark, sides = self.state.theme == "dark", [pair.baseline, pair.candidate] if pair else []
         self.values.object = version_panels.values(topic.values(pair, old) if pair else [], dark)
         findings = [side.findings if side else () for side in sides]
-        # Of a version that failed, or has no values yet, nothing is found: the last good one's findings stay.
+        # A version that failed, or has no values yet, has no findings. Those of the last good one stay.
         good = "" if pair and pair.candidate else head[0].partition(" → ")[0]
         self.panels.object = version_panels.panels(files, head, findings[:1] if good else findings, dark, good)
 

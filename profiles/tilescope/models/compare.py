@@ -89,7 +89,7 @@ def devices(baseline: Side, candidate: Side) -> tuple[str, str] | None:
 def changes(baseline: Side, candidate: Side) -> list[str]:
     """Other differences between the two runs that may explain their times: device, versions and sources, a line each.
 
-    Of two steps of models the first line has their times.
+    The first line compares the times of two models' steps.
     """
     before, after = baseline.loaded.run, candidate.loaded.run
     read = [(steps.read(side.loaded.folder), side.loaded.run.device) for side in (baseline, candidate)]

@@ -160,6 +160,7 @@ def _wait(temporary: Path) -> None:
     with contextlib.suppress(Exception):  # the first count reports it
         if not counters.start_ahead():
             awake.unlink()
+    # Without a word, unlike other jobs that wait: nobody reads events before the save, and a full pipe would block.
     while not temporary.with_name(warm.GO).exists():
         time.sleep(_LOOK)
 

@@ -41,10 +41,11 @@ State = Literal["running", "ready", "failed"]
 class Version:
     """One version of the script. Its values come one by one while it is ``running``.
 
-    ``doing`` says what it waits for. ``error`` is what ended it badly. ``unmade`` is the first launch whose programs did not all run, and
-    ``why``: without its results, what the script printed and how it ended say nothing about the kernel. ``texts`` are the texts of the script's own files by path,
-    ``run`` the folder of its run, ``output`` the last part of what the script printed, ``use`` the GPU's use before it
-    (``hardware.device.use``). A ``failed`` version has an error, no launch, or a launch with wrong results.
+    ``doing`` says what it waits for. ``error`` is what ended it badly. ``unmade`` names the first launch whose programs did not all
+    run, and ``why`` says why. The script lacks that launch's results: its output and its end then say nothing about the kernel.
+    ``texts`` are the texts of the script's own files by path, ``run`` the folder of its run, ``output`` the last part of what the
+    script printed, ``use`` the GPU's use before it (``hardware.device.use``). A ``failed`` version has an error, no launch, or a
+    launch with wrong results.
     """
 
     number: int
@@ -232,13 +233,13 @@ class Watch:
 
     async def _make(self, version: Version, changed: Sequence[Path] = ()) -> None:
         began = time.monotonic()
+        waking = asyncio.gather(*(asyncio.to_thread(kept_standby.wake, name) for name in self._wrapped))
         version.use, job = await asyncio.to_thread(device.use), None
+        await waking
         if self._next and self._next.uses_gpu and version.use:
             version.use["processes"] = max(0, version.use["processes"] - 1)
         if self._next and not (self._next.current and self._may_wait()):
             await self._end_next()
-        for name in self._wrapped:
-            await asyncio.to_thread(kept_standby.wake, name)
         for path in changed:
             # Python takes bytecode of an earlier text that was saved in the same second and is as long.
             with contextlib.suppress(OSError):

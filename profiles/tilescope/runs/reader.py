@@ -53,7 +53,7 @@ class LoadedRun:
     @property
     def of_step(self) -> bool:
         """Whether the run is of a model's step (``steps.read``). The step's launches are rows of the table, and not cases of kernels."""
-        return (self.folder / STEP).is_file()
+        return is_step(self.folder)
 
     @functools.cached_property
     def lines(self) -> pd.DataFrame:
@@ -129,6 +129,11 @@ def _pool(path: Path, changed: int) -> dict[str, str]:
     return json_shape.fit(bounded_reading.data_of(path, path.parent), dict[str, str], "")
 
 
+def is_step(folder: Path) -> bool:
+    """Whether the folder's run is of a model's step."""
+    return (folder / STEP).is_file()
+
+
 def read_run(folder: Path) -> Run:
     """The description of a run, whole or half-written. A model's step has no kernel. Raises StoreError as ``open_run`` does."""
     path = folder / "run.json"
@@ -138,7 +143,7 @@ def read_run(folder: Path) -> Run:
             raise SchemaError("run.json holds no object")
         run = Run.from_json(data)
         # Runs of before 2026-12 declare the functions that a step launched.
-        return dataclasses.replace(run, kernels={}) if (folder / STEP).is_file() else run
+        return dataclasses.replace(run, kernels={}) if is_step(folder) else run
     except FileNotFoundError as error:
         raise StoreError(f"{folder} is not a whole run: run.json is missing; record it again") from error
     except SchemaError as error:

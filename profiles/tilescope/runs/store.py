@@ -27,7 +27,7 @@ import pandas as pd
 from tilescope.files import bounded_reading
 from tilescope.runs import device_roofs, journal, labels, summaries
 from tilescope.runs.places import StoreError, check_writable, runs_dir
-from tilescope.runs.reader import LINES, STEP, LoadedRun, read_run, read_table, source_bytes, source_file, text_of
+from tilescope.runs.reader import LINES, LoadedRun, is_step, read_run, read_table, source_bytes, source_file, text_of
 from tilescope.runs.summaries import Summary
 from tilescope.runs.writer import MODEL, PARTIAL, RunWriter, gathered, is_being_written, parts, recover
 from tilescope.table import other_configs, schema
@@ -225,7 +225,7 @@ def _summarise(path: Path) -> Summary:
         run, table = _read(path)
         if run.started:
             datetime.fromisoformat(run.started)  # what is no time must not reach the lists of runs
-        sources, of_step = set(table["source"].unique()), (path / STEP).is_file()
+        sources, of_step = set(table["source"].unique()), is_step(path)
         return Summary(
             id=name,
             path=path,

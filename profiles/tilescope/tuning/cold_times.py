@@ -22,7 +22,9 @@ _AHEAD = 8
 
 
 def cold_times(call: Callable[[], Any], count: int, flush: cold.Flush | None = None) -> list[float]:
-    """GPU times in seconds of ``count`` calls, each after a ``flush``: with a cold L2 and, by default after a warm-up, a rest if it is long.
+    """GPU times in seconds of ``count`` calls, each with a cold L2.
+
+    ``flush`` makes it cold, and lets the GPU rest before a long call. Without one a first call, which is not timed, tells the rest.
 
     A sample is valid if the whole call was queued before the GPU began it; otherwise the time is the CPU's. Invalid samples are
     taken again, while the GPU sleeps until the calls are queued. A call that itself waits for the GPU stays invalid, and its

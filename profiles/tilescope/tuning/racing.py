@@ -41,8 +41,8 @@ class ConfigFailed(Exception):
 class Rules:
     """The rules of a race.
 
-    Each config takes ``first`` samples when it comes, or one if it is certainly slower than the leader by the ratio ``least``, and is
-    then dropped. The others take ``fewest`` to ``turns`` turns, or fewer once these take ``spent`` seconds in all. In the turns a
+    Each config takes one sample when it comes, and is dropped if it is certainly slower than the leader by the ratio ``least``. Else it
+    takes ``first`` in all, and may be dropped then. Those that remain take ``fewest`` to ``turns`` turns, or fewer once these take ``spent`` seconds in all. In the turns a
     config is dropped when it is certainly slower, and not timed again when it cannot be faster than the leader by the ratio
     ``close``. ``error`` is the accepted probability that the best is dropped. ``noise`` is the relative spread of a config's samples
     that is assumed before any.
