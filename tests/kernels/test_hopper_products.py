@@ -89,7 +89,7 @@ def test_bytes_plan_fills_one_wave(dtype):
 
 @pytest.mark.parametrize(("m", "n", "k", "expected"), [
     (128, 4096, 4096, (128, 4)), (256, 8192, 8192, (256, 2)), (64, 14336, 4096, (64, 1)), (1024, 4096, 4096, (256, 1)),
-    (1024, 14336, 4096, (256, 1, 2)), (40, 1000, 1024, None),
+    (512, 10240, 8192, (256, 4)), (1024, 14336, 4096, (256, 2)), (40, 1000, 1024, None),
 ])  # fmt: skip
 def test_w8a16_tiling_has_a_part_for_most_sms(m, n, k, expected):
     assert w8a16_hopper.tiling(m, n, k, 132) == (expected and w8a16_hopper.Tiling(*expected))
@@ -239,6 +239,17 @@ def test_narrow_pairs_fill_a_wave_that_square_tiles_leave():
     )
     assert (module, tiling.wide, tiling.stacked) == (matmul_pairs, 112, True)
     assert short is full is split_k
+
+
+@GLUON
+@pytest.mark.parametrize(("extents", "rows"), [
+    ((8192, 768, 768), 128), ((4096, 1024, 1024), 128), ((4096, 768, 768), 64),
+    ((2048, 2304, 768), 0), ((4096, 4096, 4096), 0),  # few tiles in the last wave, and a long K
+    ((8192, 8192, 256), 0), ((8192, 763, 768), 0),  # shorter than was timed, and rows that do not start at memory sectors
+])  # fmt: skip
+def test_short_products_have_tiles_that_start_soon(extents, rows):
+    module, plan = choice(*operands(*extents))
+    assert (plan["BLOCK_M"] if module is split_k else 0) == rows
 
 
 @PAIRS_OF_SMS

@@ -206,6 +206,8 @@ def choice(a: torch.Tensor, b: torch.Tensor) -> tuple[Any, Any] | None:
 
         return matmul_pairs, pairs
     if alone := matmul_tilings.plan(a, b):
+        if rows := matmul_tilings.rows_of_split(matmul_tilings.Product.of(a, b)):
+            return split_k, split_k.plan_of(*split_k.LARGE[rows])
         from tilescope_kernels.matrix_products import matmul_hopper  # noqa: PLC0415
 
         return matmul_hopper, alone

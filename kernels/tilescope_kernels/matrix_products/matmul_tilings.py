@@ -176,6 +176,8 @@ def tiling(product: Product, aligned_c: bool = True) -> Alone:
     return copied if copied_time < time else best
 
 
+#: Microseconds of tiles of 128 columns of ``split_k``: their start, of an element of K by their rows, and of a wave besides.
+_SPLIT_START, _SPLIT_K, _SPLIT_WAVE = 2.9, {128: 5.7e-3, 64: 2.9e-3}, 0.15
 #: Microseconds: of a launch until the first operands arrive; of a step of a 128x256 tile, and of any step besides; so much slower with
 #: 128 rows for each warpgroup; of loading a row or column of a step; and of writing a tile.
 _START, _MULTIPLYING, _ANY_STEP, _TALL, _ROW, _WRITING = 3.8, 0.625, 0.01, 1.03, 1.56e-3, 1.5
@@ -183,9 +185,9 @@ _START, _MULTIPLYING, _ANY_STEP, _TALL, _ROW, _WRITING = 3.8, 0.625, 0.01, 1.03,
 _SMALLER = 1.03
 #: A step takes as long as the slower of multiplying and loading, and longer where they are close.
 _POWER = 8
-#: Microseconds of tiles of one SM: their start, and what they estimate as a step. Pairs are chosen if tiles of one SM take so much longer
-#: by the estimates, or if rows do not start at memory sectors.
-_ALONE_START, _ALONE_STEP, _GAIN, _GAIN_ASKEW = 4.3, 0.635, 1.05, 0.97
+#: Microseconds of tiles of one SM: their start, and what they estimate as a step. Pairs, or tiles of ``split_k``, are chosen if tiles of one
+#: SM take so much longer by the estimates, or pairs if rows do not start at memory sectors.
+_ALONE_START, _ALONE_STEP, _GAIN, _GAIN_SPLIT, _GAIN_ASKEW = 4.3, 0.635, 1.05, 1.02, 0.97
 #: The shortest K of the fit.
 _LEAST_K = 512
 #: Bytes of shared memory of the ring and of buffers: an SM's, less mbarriers and what Triton adds.
@@ -302,6 +304,20 @@ def tiling_of_pairs(product: Product, along_k: tuple[bool, bool]) -> Pairs | Non
         others = min(others, of_copies(product)[0])
     gain = _GAIN_ASKEW if any(product.askew) else _GAIN
     return best if gain * time < _ALONE_START + _ALONE_STEP * others else None
+
+
+@functools.lru_cache(maxsize=4096)
+def rows_of_split(product: Product) -> int:
+    """Rows of the tiles of ``split_k`` that are quicker than those of one SM, which start later; 0 where none is or rows may not be aligned."""
+    if product.k < _LEAST_K or (product.n | product.k) % 16:
+        return 0
+
+    def time(rows: int) -> float:
+        waves = cdiv(cdiv(product.m, rows) * cdiv(product.n, 128), product.programs)
+        return _SPLIT_START + waves * (_SPLIT_K[rows] * product.k + _SPLIT_WAVE)
+
+    (alone, _), (split, rows) = quickest(TILINGS, lambda each: each.time(product)), quickest(_SPLIT_K, time)
+    return rows if _GAIN_SPLIT * split < _ALONE_START + _ALONE_STEP * alone else 0
 
 
 def along_k(a: torch.Tensor, b: torch.Tensor) -> tuple[bool, bool]:

@@ -112,11 +112,12 @@ def plan_of(m: int, n: int, k: int, warps: int, stages: int, splits: int = 1, sc
     return {**blocks, "num_warps": warps, "num_stages": stages}
 
 
-#: Tiles by the most rows of a product: rows, columns, elements of a step along K, warps, stages.
+#: Tiles by their rows, and by the most rows of a product: rows, columns, elements of a step along K, warps, stages.
+LARGE = {64: (64, 128, 128, 4, 4), 128: (128, 128, 64, 4, 6)}
 _TILES = {
     16: ((16, 64, 256, 4, 5), (16, 128, 128, 4, 5), (16, 256, 128, 8, 3)),
-    64: ((64, 64, 128, 4, 6), (64, 128, 128, 4, 4)),
-    BEYOND: ((64, 64, 128, 4, 6), (64, 128, 128, 4, 4), (128, 128, 64, 4, 6)),
+    64: ((64, 64, 128, 4, 6), LARGE[64]),
+    BEYOND: ((64, 64, 128, 4, 6), LARGE[64], LARGE[128]),
 }
 
 
