@@ -141,10 +141,22 @@ def test_compile_pool_stopped_search_ends_its_host(trapped):
     assert not alive(host.pid)
 
 
-def test_compile_pool_host_ends_with_its_process():
-    code = "from tilescope.tuning import compile_pool as pool\npool.prepare()\nprint(pool.host().pid)\n"
+def test_compile_pool_host_ends_with_its_process(monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    code = """
+import os
+from tilescope.tuning import compile_jobs, compile_pool
+compile_pool.prepare()
+host = compile_pool.host()
+host.connection.send(({}, compile_jobs.Code([], {}, []), {"a": ()}, 1, 9.0))
+print(host.is_ready() and host.connection.recv(), host.pid, sep="\\n", flush=True)
+os._exit(0)
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
-    wait_for(lambda: not alive(int(done.stdout)))
+    answer, pid = done.stdout.splitlines()
+    assert answer == "('a', Compiled(reason='', kernels=[], certain=True))"
+    wait_for(lambda: not alive(int(pid)))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_compile_pool_forks_unless_threads_run(monkeypatch):

@@ -127,19 +127,21 @@ class Describer:
 
 
 class Maker:
-    """Compiles a ``Describer``'s descriptions. The source texts are written into ``folder``."""
+    """Compiles a ``Describer``'s descriptions."""
 
-    def __init__(self, known: Code, folder: Path) -> None:
-        for name, text in known.texts.items():
-            (folder / name).write_text(text, encoding="utf-8")
-        self._reader = code.Reader(list(known.functions), folder)
-        for number, data in enumerate(known.functions):
-            function = self._reader.function(number)
-            if hasattr(function, "raw_src"):
-                # Triton counts decorators among a function's lines.
-                function.raw_src = data["source"].splitlines(keepends=True)
-                function.starting_line_number = int(data["line"])
-                function.hash = known.keys[number] or None
+    def __init__(self, known: Code) -> None:
+        # Triton reads a function's text when the function is made, and no more.
+        with tempfile.TemporaryDirectory(prefix="tilescope-compile-") as folder:
+            for name, text in known.texts.items():
+                Path(folder, name).write_text(text, encoding="utf-8")
+            self._reader = code.Reader(list(known.functions), Path(folder))
+            for number, data in enumerate(known.functions):
+                function = self._reader.function(number)
+                if hasattr(function, "raw_src"):
+                    # Triton counts decorators among a function's lines.
+                    function.raw_src = data["source"].splitlines(keepends=True)
+                    function.starting_line_number = int(data["line"])
+                    function.hash = known.keys[number] or None
 
     def compile(self, kernels: Sequence[Specialization]) -> Compiled:
         """Compiles the kernels of one config into Triton's cache. A compiler's error becomes the reason."""

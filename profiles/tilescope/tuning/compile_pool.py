@@ -16,7 +16,6 @@ import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import warnings
@@ -24,7 +23,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 
 import torch
 from triton.runtime.cache import triton_key
@@ -147,18 +145,17 @@ class Pool:
         own = None
         there = host() if len(left) > _FEW else _hosts.get(os.getpid())
         try:
-            with tempfile.TemporaryDirectory(prefix="tilescope-compile-") as folder:
-                while left:
-                    if there and there.is_ready():
-                        try:
-                            yield from self._asked(there, left)
-                        except (OSError, EOFError):  # the host itself has died
-                            forget()
-                            there = None
-                        continue
-                    own = own or Maker(self._code, Path(folder))
-                    name = next(iter(left))
-                    yield name, own.compile(left.pop(name))
+            while left:
+                if there and there.is_ready():
+                    try:
+                        yield from self._asked(there, left)
+                    except (OSError, EOFError):  # the host itself has died
+                        forget()
+                        there = None
+                    continue
+                own = own or Maker(self._code)
+                name = next(iter(left))
+                yield name, own.compile(left.pop(name))
         finally:
             if left and there and there.ready:  # the caller stopped iterating: drops the results under way
                 forget()
@@ -210,14 +207,13 @@ def _started() -> Host:
 def serve(connection: Connection) -> None:
     """Runs the host: answers each request with its configs' results, until the other end of ``connection`` closes."""
     triton_key()  # takes half a second, and every fork needs it
-    with tempfile.TemporaryDirectory(prefix="tilescope-compile-") as folder, contextlib.suppress(OSError, EOFError):
+    with contextlib.suppress(OSError, EOFError):
         connection.send("ready")
         while True:
             environment, code, jobs, processes, limit = connection.recv()
             os.environ.clear()
             os.environ.update(environment)
-            maker = Maker(code, Path(tempfile.mkdtemp(dir=folder)))
-            for answer in _compiled(connection, maker, jobs, processes, limit):
+            for answer in _compiled(connection, Maker(code), jobs, processes, limit):
                 connection.send(answer)
 
 
