@@ -333,7 +333,7 @@ def test_launcher_is_known_before_its_kernel_is_compiled(gpu):
         launch(scaled_kernel, (2,), Y, X, None, (1,), 64, 2.0, BLOCK=32)
         kernels = [each.result() for each in started]
     for kernel in kernels:
-        metas = kernel.metadata.tensordesc_meta, compiling._Launcher(kernel.src).tensordesc_meta
+        metas = kernel.metadata.tensordesc_meta, compiling.LauncherMetadata(kernel.src).tensordesc_meta
         known, guessed = (make_launcher(kernel.src.constants, kernel.src.signature, meta) for meta in metas)
         assert known == guessed
     assert len(kernels) == 2

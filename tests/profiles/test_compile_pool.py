@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +20,8 @@ from tilescope.execution import compiling, execute, launches, offline
 from tilescope.execution.not_applicable import NotApplicable
 from tilescope.tuning import compile_jobs, compile_pool
 from triton import knobs
+from triton.backends.nvidia.driver import CudaLauncher
+from triton.runtime import build
 
 from . import unseen_launches as unseen
 from .capturing import small
@@ -81,12 +85,14 @@ def test_compile_pool_fills_the_launchers_cache(forks, monkeypatch, tmp_path):
     assert host.connection.poll(240), "the host does not come up"
     code, jobs = described(128, 256, 512)
     jobs["another grid"] = list(jobs[128])
+    monkeypatch.setenv("TRITON_LIBCUDA_PATH", str(tmp_path))
+    subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", tmp_path / "libcuda.so.1"], check=True)
     found = dict(compile_pool.Pool(code, 2).compile(jobs))
     assert {name: answer.reason for name, answer in found.items()} == dict.fromkeys(jobs, "")
     hits: list[bool] = []
     with knobs.compilation.scope():
         knobs.compilation.listener = lambda *, cache_hit=False, **_: hits.append(cache_hit)
-        plain_kernel.run(torch.empty(1024), BLOCK=256, num_warps=1, grid=(1,), warmup=True)
+        kernel = plain_kernel.run(torch.empty(1024), BLOCK=256, num_warps=1, grid=(1,), warmup=True)
     assert hits == [True]
     (facts,) = found[256].kernels
     assert (facts["block_threads"], facts["target"], facts["spill_bytes_stored"]) == (32, "sm_90", 0)
@@ -96,6 +102,10 @@ def test_compile_pool_fills_the_launchers_cache(forks, monkeypatch, tmp_path):
     begun: list[str] = []
     again = dict(compile_pool.Pool(code, 2, meanwhile=lambda: begun.append("once")).compile(jobs))
     assert begun == ["once"]
+    with monkeypatch.context() as no_c_compiler:
+        no_c_compiler.setattr(build, "_build", lambda *given: pytest.fail("the launcher was not built"))
+        no_c_compiler.setattr(build, "_load_module_from_path", lambda name, path: SimpleNamespace(launch=path))
+        assert Path(CudaLauncher(kernel.src, kernel.metadata).launch).parents[1] == tmp_path / "cache"
     assert again[128].kernels == [untimed], "a kernel from the cache has the same resources"
     for report in (tmp_path / "cache").rglob("ptxas-v.txt"):
         report.write_text(re.sub(r"Used \d+ reg", "Used 77 reg", report.read_text()))

@@ -19,7 +19,7 @@ from tilescope_kernels._shared.launching import PENDING, THREAD
 _FINDING = threading.Lock()
 
 
-class _Launcher:
+class LauncherMetadata:
     """Stands for what the compiler will say of a kernel: a launcher's C code depends on none of it but that TMA takes descriptors."""
 
     def __init__(self, src: Any) -> None:
@@ -36,7 +36,7 @@ def compile_both(src: Any, **options: Any) -> Any:
     """
     with ThreadPoolExecutor(1) as pool:
         if torch.cuda.is_available():
-            pool.submit(driver.active.launcher_cls, src, _Launcher(src))
+            pool.submit(driver.active.launcher_cls, src, LauncherMetadata(src))
         return triton.compile(src, **options)
 
 

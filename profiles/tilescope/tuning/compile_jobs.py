@@ -15,14 +15,16 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import triton
+from tilescope_kernels._shared.compiling import LauncherMetadata
 from triton import knobs
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.driver import CudaLauncher
 from triton.compiler import ASTSource
 from triton.compiler.errors import CompileTimeAssertionFailure
 from triton.experimental.gluon._runtime import GluonASTSource
@@ -183,6 +185,12 @@ class Maker:
             "code": _code_digest(kernel),
             **({"compile_time": elapsed} if fresh else {}),
         }
+
+
+def build_launchers(kernels: Iterable[Specialization]) -> None:
+    """Builds the launchers of kernels, one a signature, into Triton's cache. Raises where CUDA's driver is not installed."""
+    for one in {repr(kernel.signature): kernel for kernel in kernels}.values():
+        CudaLauncher(one, LauncherMetadata(one))
 
 
 def _code_digest(kernel: Any) -> str:

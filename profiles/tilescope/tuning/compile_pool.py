@@ -8,7 +8,9 @@ and triton.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
+import itertools
 import multiprocessing
 import os
 import signal
@@ -29,7 +31,7 @@ from triton.runtime.cache import triton_key
 
 from tilescope.execution import multiprocess
 from tilescope.execution.parentage import WATCH, die_with
-from tilescope.tuning.compile_jobs import Code, Maker, Specialization, one_line
+from tilescope.tuning.compile_jobs import Code, Maker, Specialization, build_launchers, one_line
 from tilescope.tuning.problems import DEFAULT
 from tilescope.tuning.search import Compiled
 
@@ -222,6 +224,8 @@ def _compiled(
 ) -> Iterator[tuple[str, Compiled]]:
     """Each config's result, from a process each, ``processes`` at once. Raises EOFError when the caller goes."""
     waiting, running, took = deque(jobs.items()), dict[Connection, _Compiling](), list[float]()
+    # A C compiler builds them, which the first launch would wait for.
+    launchers = multiprocess.Child(functools.partial(build_launchers, itertools.chain(*jobs.values())))
     try:
         while waiting or running:
             while waiting and len(running) < processes:
@@ -241,7 +245,10 @@ def _compiled(
                     running.pop(answer).stop()
                     # The limit is what a config costs anyone; beside others' median it may be this machine's load.
                     yield one.name, Compiled(reason, certain=one.seconds > limit)
+        with contextlib.suppress(Exception):  # the launch itself says what is wrong
+            launchers.result()
     finally:
+        launchers.stop()
         for one in running.values():
             one.stop()
 
