@@ -49,6 +49,18 @@ def test_one_sample_drops_its_own_config_only():
     assert outcome.winner == "best" and asked["close"] > racing.Rules().first
 
 
+@pytest.mark.parametrize("unlucky", [1, 5], ids=["its first", "in a turn"])
+def test_race_one_long_sample_does_not_beat_the_best(unlucky):
+    """A call of 50 ms takes the fewest turns."""
+    measure, asked = timer({"near": 51e-3, "slow": 150e-3, "best": 50e-3})
+
+    def interrupted(config, count):
+        times = measure(config, count)
+        return [times[0] * 1.8, *times[1:]] if config == "best" and asked["best"] == unlucky else times
+
+    assert raced(interrupted, asked).winner == "best" and asked["slow"] == 1
+
+
 def test_config_with_one_first_sample_is_timed_once():
     measure, asked = timer({"best": 1e-3, "slow": 3e-3})
     race = racing.Race(measure, 2, racing.Rules(first=1))

@@ -23,7 +23,7 @@ import functools
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 #: Takes a config's name and a count; returns as many samples in seconds, fewer or none where it fails.
@@ -41,8 +41,9 @@ class ConfigFailed(Exception):
 class Rules:
     """The rules of a race.
 
-    Each config takes one sample when it comes, and is dropped if it is certainly slower than the leader by the ratio ``least``. Else it
-    takes ``first`` in all, and may be dropped then. Those that remain take ``fewest`` to ``turns`` turns, or fewer once these take ``spent`` seconds in all. In the turns a
+    Each config takes up to ``first`` samples when it comes, and is dropped once it is certainly slower than the leader by the ratio
+    ``least``. A single sample may be too long by chance: it drops a config that is slower by the ratio ``alone``. Those that remain
+    take ``fewest`` turns, from which outliers are clipped, to ``turns``, or fewer once these take ``spent`` seconds in all. In the turns a
     config is dropped when it is certainly slower, and not timed again when it cannot be faster than the leader by the ratio
     ``close``. ``error`` is the accepted probability that the best is dropped. ``noise`` is the relative spread of a config's samples
     that is assumed before any.
@@ -50,7 +51,8 @@ class Rules:
 
     first: int = 3
     least: float = 0.03
-    fewest: int = 4
+    alone: float = 1.0
+    fewest: int = 5
     turns: int = 32
     spent: float = 0.1
     close: float = 0.005
@@ -109,14 +111,12 @@ class Race:
         self._taken = 0
         self._error = self.rules.error / max(1, entrants * (1 + self.rules.turns))
 
-    def offer(self, config: str, known: Iterable[float] = ()) -> Lane:
+    def offer(self, config: str, known: Sequence[float] = ()) -> Lane:
         """Takes the first samples of a new config, or its ``known`` ones, and drops configs that are certainly slower."""
         lane = self.lanes[config] = Lane(config, list(known))
-        if not lane.samples:
+        while not known and not lane.out and len(lane.samples) < self.rules.first:
             self._time(lane, 1)
-            self._drop(self.rules.least, lane)
-            if self.rules.first > 1 and not lane.out:
-                self._time(lane, self.rules.first - 1)
+            self._drop(self.rules.least if len(lane.samples) > 1 else self.rules.alone, lane)
         self._drop(self.rules.least)
         return lane
 
