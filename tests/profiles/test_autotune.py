@@ -12,6 +12,8 @@ from tilescope.tuning import ahead, autotuning, compile_jobs, compile_pool, memo
 from triton import knobs
 from triton.runtime.errors import AutotunerError
 
+from .full_disk import fill
+
 
 @triton.jit
 def copy_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
@@ -85,6 +87,17 @@ def test_autotune_fastest_is_remembered_and_new_configs_timed(timed):
     timed.clear()
     assert run(tuner(64, 128, cache_results=False)) == 128
     assert set(timed) == {64, 128}
+
+
+def test_autotune_without_a_memory_warns_and_chooses(timed, tmp_path):
+    path = tmp_path / "tuning.sqlite3"
+    path.write_text("no database" * 100)
+    with pytest.warns(UserWarning, match=r"cannot remember timings \(file is not a database\): set TILESCOPE_TUNING"):
+        assert run(tuner(64, 256)) == 256
+    path.unlink()
+    fill(path)
+    with pytest.warns(UserWarning, match="database or disk is full"):
+        assert run(tuner(64, 256)) == 256
 
 
 def test_autotune_same_launch_is_timed_once(timed):

@@ -14,6 +14,7 @@ from tilescope.tuning import memory, race, racing, search
 
 from . import made_up
 from .fake_jobs import KIT, tune_with
+from .full_disk import fill
 
 FIXTURES = KIT.parent
 
@@ -100,6 +101,16 @@ def test_tune_long_winner_must_win_without_rests(raced, monkeypatch, sustained, 
     (loaded.folder / "artefacts" / "fakes.raced").rename(loaded.folder / "artefacts" / "race")
     (winner,) = tuning.winners(loaded)
     assert winner.config == ("default" if "stays" in said else "BLOCK=256,num_warps=4")
+
+
+def test_tune_memory_broken_is_refused_and_full_costs_nothing(raced, tmp_path, capsys):
+    path = tmp_path / "tuning.sqlite3"
+    fill(path)
+    loaded, _ = raced()
+    assert loaded.run.complete and len(rows(loaded, "interval")) == 3
+    path.write_text("no database" * 100)
+    assert cli.main(["tune", OWN]) == 2
+    assert f"{path} cannot remember timings (file is not a database): set TILESCOPE_TUNING" in capsys.readouterr().err
 
 
 def test_tune_fault_costs_one_config(raced):

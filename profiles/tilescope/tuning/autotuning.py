@@ -10,6 +10,7 @@ import contextlib
 import math
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,12 @@ class Tuner(Autotuner):  # type: ignore[misc]
             return True
         # Hooks have no digest, so timings with them cannot be told apart.
         kept = memory.Memory() if self.remembers and not any(config.pre_hook for config in configs) else None
-        known = memory.usable(kept.known(problem) if kept else {}, by_text)
+        known: dict[str, memory.Timing] = {}
+        try:
+            known = memory.usable(kept.known(problem) if kept else {}, by_text)
+        except memory.WinnersError as error:
+            kept = None
+            warnings.warn(str(error), stacklevel=2)
         began = time.time()
         self.search = outcome = self._race(problem, by_text, known, kept)
         self.bench_time = time.time() - began

@@ -118,7 +118,7 @@ class Memory:
         self.path = path or default_path()
 
     def known(self, problem: Problem) -> dict[str, Timing]:
-        """The problem's timings by config, on exactly this device."""
+        """The problem's timings by config, on exactly this device. Raises WinnersError where the database cannot be read."""
         query = "SELECT config, samples, reason, at, facts FROM timings WHERE digest=? AND shape=? AND device=? AND uuid=? AND versions=?"
         key = (problem.digest, problem.shape, problem.device, problem.uuid, problem.versions)
         with self._open() as database:
@@ -129,7 +129,7 @@ class Memory:
         }
 
     def keep(self, problem: Problem, timings: Mapping[str, Timing]) -> None:
-        """Stores the timing of each config in place of its former one."""
+        """Stores the timing of each config in place of its former one. Raises WinnersError where it cannot."""
         rows = [_row(problem, config, timing) for config, timing in timings.items()]
         with self._open() as database:
             database.executemany(f"INSERT OR REPLACE INTO timings ({_COLUMNS}) VALUES ({_VALUES})", rows)  # noqa: S608 - constants
@@ -178,16 +178,19 @@ class Memory:
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        database = sqlite3.connect(self.path, timeout=_PATIENCE)
         try:
-            # A power failure may lose the last timings, which can be made again; a sync would slow every search.
-            database.execute("PRAGMA synchronous=NORMAL")
-            with database:
-                database.execute(_TABLE)
-                yield database
-        finally:
-            database.close()
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.closing(sqlite3.connect(self.path, timeout=_PATIENCE)) as database:
+                # A power failure may lose the last timings, which can be made again; a sync would slow every search.
+                database.execute("PRAGMA synchronous=NORMAL")
+                with database:
+                    database.execute(_TABLE)
+                    yield database
+        except (OSError, sqlite3.Error) as error:
+            why = bounded_reading.one_line(error)
+            raise WinnersError(
+                f"{self.path} cannot remember timings ({why}): set TILESCOPE_TUNING to another file"
+            ) from error
 
 
 def export(winners: Sequence[Winner], path: Path) -> None:

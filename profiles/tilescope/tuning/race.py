@@ -136,7 +136,8 @@ def timing(text: str) -> tuple[memory.Problem, str, memory.Timing]:
 def remembered(cases: Sequence[Case], target: str, fresh: str = "") -> dict[Case, tuple[memory.Problem, memory.Timing]]:
     """The remembered timings of the cases whose sweep is remembered as a whole, each with its problem.
 
-    ``target`` is ``sm_90``; timings older than ``fresh`` (UTC, ISO) do not count. A user's own kernels are left out.
+    ``target`` is ``sm_90``; timings older than ``fresh`` (UTC, ISO) do not count. None of a user's own kernels is known here.
+    Raises WinnersError where the memory cannot be read.
     """
     here, uuid = device.detect(), device.uuid()
     if here is None:
@@ -144,8 +145,8 @@ def remembered(cases: Sequence[Case], target: str, fresh: str = "") -> dict[Case
     kept, known = memory.Memory(), dict[memory.Problem, dict[str, memory.Timing]]()
     sweeps: dict[memory.Problem, list[Case]] = {}
     for case in cases:
-        if digest := problems.digest(case):
-            sweeps.setdefault(problems.of_sweep(case, digest, here.name, uuid, target), []).append(case)
+        problem = problems.of_sweep(case, problems.digest(case), here.name, uuid, target)
+        sweeps.setdefault(problem, []).append(case)
     for problem in sweeps:
         known[problem] = memory.shared({n: timing for n, timing in kept.known(problem).items() if timing.at >= fresh})
     return {

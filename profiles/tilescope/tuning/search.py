@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from tilescope.tuning import racing
-from tilescope.tuning.memory import LIKE, Memory, Problem, Timing
+from tilescope.tuning.memory import LIKE, Memory, Problem, Timing, WinnersError
 from tilescope.tuning.problems import DEFAULT
 
 Kernels = Sequence[Mapping[str, Any]]
@@ -87,13 +88,16 @@ def keep(
 ) -> None:
     """Stores the race's new results with each config's ``facts``, except those that are not ``certain``.
 
-    A known timing that was not made again keeps its date.
+    A known timing that was not made again keeps its date. Warns where nothing can be stored.
     """
     at, timings = datetime.now(UTC).isoformat(timespec="seconds"), dict[str, Timing]()
     for lane in filter(certain, found_out(race, known)):
         facts[lane.config].update({LIKE: lane.like} if lane.like else {})
         timings[lane.config] = Timing(tuple(lane.samples), lane.out, at, facts[lane.config])
-    kept.keep(problem, timings)
+    try:
+        kept.keep(problem, timings)
+    except WinnersError as error:
+        warnings.warn(str(error), stacklevel=2)
 
 
 def work(config: Mapping[str, int]) -> float:
