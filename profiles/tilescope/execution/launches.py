@@ -60,12 +60,12 @@ class Launch:
         texts = {file.name: "".join(linecache.getlines(str(file))) for file in files}
         return {name: text for name, text in texts.items() if text}
 
-    @property
+    @functools.cached_property
     def arguments(self) -> dict[str, Any]:
         """The kernel function's arguments by name, with defaults."""
         return {name: as_tensor(value) for name, value in _bind(self.function, self.args, self.kwargs).items()}
 
-    @property
+    @functools.cached_property
     def constants(self) -> dict[str, Any]:
         """The arguments that are ``tl.constexpr``, and launch options such as ``num_warps``."""
         bound = self.arguments
