@@ -159,12 +159,12 @@ from tilescope.tuning import compile_jobs, compile_pool
 compile_pool.prepare()
 host = compile_pool.host()
 host.connection.send(({}, compile_jobs.Code([], {}, []), {"a": ()}, 1, 9.0))
-print(host.is_ready() and host.connection.recv(), host.pid, sep="\\n", flush=True)
+print(host.connection.recv(), host.connection.recv(), host.pid, sep="\\n", flush=True)
 os._exit(0)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
-    answer, pid = done.stdout.splitlines()
-    assert answer == "('a', Compiled(reason='', kernels=[], certain=True))"
+    ready, answer, pid = done.stdout.splitlines()
+    assert ready == "ready" and answer == "('a', Compiled(reason='', kernels=[], certain=True))"
     wait_for(lambda: not alive(int(pid)))
     assert list(tmp_path.iterdir()) == []
 
