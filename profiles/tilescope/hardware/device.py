@@ -5,6 +5,7 @@ Queries go to NVML, which starts no CUDA context and needs no torch.
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
 import os
 import re
@@ -97,6 +98,17 @@ def count() -> int:
 def shareable() -> bool:
     """Whether there is a GPU on which several programs may have a context at the same time."""
     return _answer(lambda nvml: nvml.nvmlDeviceGetComputeMode(_visible(nvml)) == nvml.NVML_COMPUTEMODE_DEFAULT, False)
+
+
+def make_context() -> bool:
+    """Makes the first GPU's primary context, which PyTorch will use too, and makes it this thread's; False where that fails.
+
+    PyTorch is not initialised, so a script can still set its options. Raises OSError without CUDA's driver.
+    """
+    cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+    return not (
+        cuda.cuInit(0) or cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) or cuda.cuCtxSetCurrent(context)
+    )
 
 
 def clocks() -> dict[str, float]:

@@ -6,7 +6,6 @@ Imports torch and triton.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import itertools
 import math
 import threading
@@ -57,8 +56,7 @@ def prepare() -> None:
 
 def _use_gpu() -> None:
     with contextlib.suppress(Exception):  # the first config's own attempt reports it
-        cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
-        if cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0:
+        if device.make_context():
             CudaUtils()
 
 

@@ -8,7 +8,6 @@ one profiler in a process, so it cannot run beside torch.profiler.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -217,15 +216,10 @@ def of_calls(
 def start_ahead() -> bool:
     """Makes the first GPU's context and starts CUPTI in it, which takes a second in a process. Does not, and returns False, where there is
     none, another job uses it, or only one process may have a context.
-
-    PyTorch is left as it was, so that a script can still set its options.
     """
     here = device.detect()
     with gpu_lock.held(gpu_lock.path(device.lock_name()), wait=False) as free:
-        if not free or here is None or not device.shareable():
-            return False
-        cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
-        if cuda.cuInit(0) or cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) or cuda.cuCtxSetCurrent(context):
+        if not (free and here and device.shareable() and device.make_context()):
             return False
         cupti = library.load()
         cupti.initialize()
