@@ -51,9 +51,9 @@ def test_bounds_weigh_bytes_by_launch() -> None:
     found = find(launch(200, 100, 80), launch(800, 10, 10))
     share = (200 + 20) / 1000
     assert bounds(found)["extra-bytes"] == pytest.approx(1 / (1 - share + share / 2))
-    # Moves 4x the bytes at 80 % of the roof: wider loads fill the rest of it, and move no less.
-    found = bounds(find(launch(500, 350, 50, **{"widest_load@compiler": 4})))
-    assert found["narrow-loads"] == pytest.approx(1 / 0.8)
+    # Moves 4x the bytes at 80 % of the roof: shorter waits fill the rest of it, and move no less.
+    found = bounds(find(launch(500, 350, 50, **STALLS | {"stall_long_scoreboard@ncu": 90.0})))
+    assert found["longest-stall"] == pytest.approx(1 / 0.8)
     assert found["extra-bytes"] == pytest.approx(4)
     assert "extra-bytes" in bounds(find(launch(30, 20, 10), launch(30, 20, 10), read=10 * MB, written=10 * MB))
     assert "extra-bytes" not in bounds(find(launch(30, 6, 3), launch(30, 6, 3), read=3 * MB, written=3 * MB))
@@ -172,7 +172,7 @@ def test_launch_bound_case_names_no_other_cause() -> None:
     short = find(launch(2, 0.2, 0.1, **STALLS, **WASTE), launch(2, 0.2, 0.1), read=0.1 * MB, written=0.1 * MB)
     assert [finding.rule for finding in short] == ["launch-bound", "distance"]
     longer = find(launch(20, 0.2, 0.1, **STALLS, **WASTE), read=0.1 * MB, written=0.1 * MB)
-    assert {"narrow-loads", "longest-stall", "uncoalesced-loads", "partial-waves"} < bounds(longer).keys()
+    assert {"longest-stall", "uncoalesced-loads", "partial-waves"} < bounds(longer).keys()
 
 
 def test_the_sentence_and_the_rule_agree_on_what_is_launch_bound() -> None:

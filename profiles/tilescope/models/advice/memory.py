@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 from tilescope.hardware import roofs
 from tilescope.models import bound, roofline, traffic
+from tilescope.models.advice import stalls
 from tilescope.models.advice.finding import WORTH, Evidence, Finding
 from tilescope.models.advice.subject import LaunchValues, Subject
 from tilescope.table import units
@@ -21,9 +23,6 @@ _WIDEST = 16
 _BUSY = 0.6
 #: The bytes' share of the time from which several launches are a chain that mostly moves bytes.
 _MOSTLY = 0.5
-#: The least ratio of bytes looked up in L1 to bytes fetched from L2 for loads by threads. Recorded launches have 4 % with TMA, and
-#: 100 % or more without.
-_LOOKED_UP = 0.5
 #: Accesses, and the word for them in names of metrics.
 _WAYS = {"load": "read", "store": "written"}
 
@@ -161,7 +160,7 @@ def _sectors(launch: LaunchValues, way: str) -> tuple[float, list[Evidence | Non
     sectors, width = launch.get(f"sectors_per_{way}", *COUNTERS), launch.get(f"widest_{way}", "compiler")
     share = launch.get(f"sector_efficiency_{_WAYS[way]}", "interpreter")
     if sectors and width and width.value:
-        # A thread that takes neighbouring elements one by one touches its sectors again. ``narrow_loads`` has that.
+        # A thread that takes neighbouring elements one by one touches its sectors again, mostly in L1.
         if share and share.value * _EXCESS > 1 and sectors.value <= _WIDEST and width.value < _WIDEST:
             return 1.0, []
         return sectors.value / width.value, [sectors, width, share]
@@ -178,38 +177,39 @@ def _asked(subject: Subject, launch: LaunchValues, way: str) -> Evidence | None:
 
 
 def narrow_loads(subject: Subject) -> Iterator[Finding]:
-    """Loads below 16 bytes a thread. Bound: 16 / width, because bytes in flight grow at most with the width (Little's law).
+    """Loads below 16 bytes a thread that fill the queue of loads and stores. Bound: 1 / (1 - the loads' part of that stall).
 
-    Launches that load by TMA yield nothing.
+    Narrow loads that are coalesced cost instructions, and no bytes; without counters of stalls that cost is unknown. Uncoalesced
+    accesses and spills fill the queue too, and have rules of their own.
     """
     if subject.saturation >= bound.AT_ROOF or subject.row["bound"] == "compute":
         return
     for launch in subject.launches:
-        width = launch.get("widest_load", "compiler")
-        if width is None or not 0 < width.value < _WIDEST or not _by_threads(launch):
+        width, spilled = launch.get("widest_load", "compiler"), launch.get("spill_bytes_stored", "compiler")
+        if width is None or not 0 < width.value < _WIDEST or (spilled and spilled.value):
             continue
+        loads, stores = (_requests(subject, launch, way) for way in _WAYS)
+        if not loads or any(_sectors(launch, way)[0] >= _EXCESS for way in _WAYS):
+            continue
+        stalled = stalls.shares(launch).get("lg_throttle", 0.0) * loads / (loads + stores)
+        left = max(1 - stalled, width.value / _WIDEST)
         yield subject.finding(
             "narrow-loads",
-            f"The widest load takes {width.value:.0f} of {_WIDEST} bytes a thread",
+            f"Loads of {width.value:.0f} of {_WIDEST} bytes a thread fill the queue of global loads and stores",
             "Triton widens a load when it can prove 16-byte alignment and contiguity: pad the row's stride to a "
             "multiple of 16 bytes, pass it as an argument divisible by 16 (or say so with tl.multiple_of and "
             "tl.max_contiguous), and give each thread at least 16 bytes of the BLOCK (fewer num_warps, or a larger "
             "BLOCK).",
-            [width, launch.get("sectors_per_load", *COUNTERS), launch.get("stall_lg_throttle", *COUNTERS)],
-            subject.bound(_WIDEST / width.value, "16 bytes / widest load", launch, hides=True),
+            [width, launch.get("stall_lg_throttle", *COUNTERS), launch.get("sectors_per_load", *COUNTERS)],
+            subject.bound(1 / left, "1 / (1 - the loads' part of the stall)", launch, hides=True),
             launch=launch,
         )
 
 
-def _by_threads(launch: LaunchValues) -> bool:
-    """Whether the launch's data is loaded by threads, rather than by TMA, which bypasses L1's lookups.
-
-    Without counters a launch on tensor cores counts as one with TMA.
-    """
-    looked_up, fetched = (launch.get(name, *COUNTERS) for name in ("l1_bytes", "l2_to_l1_bytes"))
-    if looked_up is None or fetched is None:
-        return not launch.uses_tensor_cores
-    return looked_up.value >= _LOOKED_UP * fetched.value
+def _requests(subject: Subject, launch: LaunchValues, way: str) -> float:
+    """The threads' loads or stores (with atomics, a byte each); NaN where their bytes are unknown."""
+    asked, width = _asked(subject, launch, way), launch.get(f"widest_{way}", "compiler")
+    return asked.value / ((width and width.value) or 1) if asked else math.nan
 
 
 def at_the_roof(subject: Subject) -> Iterator[Finding]:
