@@ -125,7 +125,11 @@ def test_rule_fires_and_falls_silent(rule: str, launch: dict[str, Any], silenced
 
 @pytest.mark.parametrize(("microseconds", "told"), [(110, True), (90, False)])
 def test_launch_counts_from_a_tenth_of_the_time_on(microseconds: float, told: bool) -> None:
-    rows = [*cost(), *values({"spill_bytes_stored@compiler": 48, **took(microseconds)}), *values(took(1000 - microseconds), 1)]
+    rows = [
+        *cost(),
+        *values({"spill_bytes_stored@compiler": 48, **took(microseconds)}),
+        *values(took(1000 - microseconds), 1),
+    ]
     assert ("spills" in rules(advice.findings(schema.frame(rows), GPU))) == told
 
 
@@ -166,6 +170,19 @@ def test_uncoalesced_bound_is_its_part_of_the_traffic() -> None:
              "requested_bytes_written@interpreter": 132 * 996, "grid_blocks@compiler": 996}  # fmt: skip
     assert "uncoalesced-stores" not in rules(find(scale))
     assert "uncoalesced-stores" in rules(find({**scale, "grid_blocks@compiler": 400}))
+
+
+def test_uncoalesced_names_the_line_that_wastes_most() -> None:
+    placed = {"sector_efficiency_read@interpreter": 0.25, "wasteful_line_read@interpreter": 9}
+    assert one(find(placed), "uncoalesced-loads").title.startswith("Uncoalesced loads, worst at line 9: 25.0 %")
+    # Whole blocks use their sectors, warps do not: the line that the blocks waste most at may be another one.
+    warps = {
+        **placed,
+        "sector_efficiency_read@interpreter": 0.99,
+        "sectors_per_load@ncu": 32,
+        "widest_load@compiler": 4,
+    }
+    assert one(find(warps), "uncoalesced-loads").title.startswith("Uncoalesced loads: 12.5 %")
 
 
 def test_narrow_loads_win_their_part_of_the_queue() -> None:

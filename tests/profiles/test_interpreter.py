@@ -74,6 +74,9 @@ def test_gather_masks_and_atomics_are_followed(found: dict[str, Any]) -> None:
     counted = figures(found["gather"])
     assert counted["requested_bytes_read"] == 1000 * (8 + 4)
     assert counted["sector_efficiency_read"] == pytest.approx(12_000 / (8_000 + 500 * 32))
+    text = found["gather"]["artefact"]["sources"]["small_kernels.py"]
+    (line,) = (number for number, code in enumerate(text.splitlines(), 1) if "tl.load(x_ptr + index" in code)
+    assert counted["wasteful_line_read"] == line and "wasteful_line_written" not in counted
     zeroing, launch = figures(found["compact"], 0), figures(found["compact"], 1)
     assert found["compact"]["rows"]["function"][0] == "aten.zeros_like"
     assert (zeroing["requested_bytes_read"], zeroing["requested_bytes_written"]) == (0, 400)

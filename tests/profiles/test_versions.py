@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 from tilescope.models import versions
+from tilescope.models.advice import Finding
 from tilescope.runs import store
 
 
@@ -106,3 +107,14 @@ def test_cases_of_a_run_have_its_values_and_findings():
     pair = versions.Pair(plain, strided)
     assert {"uncoalesced-loads", "uncoalesced-stores"} <= {finding.rule for finding in pair.came}
     assert [finding.rule for finding in pair.went] == ["at-the-roof"]
+
+
+def test_finding_that_only_moved_to_another_line_has_no_other_values():
+    def at(title):
+        found = Finding("uncoalesced-loads", title, "", "a", "forward", "8-fp32", "triton", "", ())
+        return dataclasses.replace(case("a"), findings=(found,))
+
+    before, moved, worse = (
+        at(f"Uncoalesced loads, worst at line {told} used") for told in ("9: 25 %", "11: 25 %", "9: 12 %")
+    )
+    assert [versions.Pair(before, now).stayed for now in (moved, worse)] == [[], list(worse.findings)]

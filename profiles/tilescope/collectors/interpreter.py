@@ -23,6 +23,7 @@ import pandas as pd
 
 from tilescope.execution.not_applicable import NotApplicable, without_gpu
 from tilescope.files import bounded_reading, json_shape
+from tilescope.interpreter.accesses import SECTOR
 from tilescope.table import assumptions, kernel_faults, line_values, schema
 from tilescope.table.case import Case
 
@@ -40,6 +41,7 @@ _Counted = tuple[dict[str, Any], dict[str, str]]
 _FIGURES = (
     "requested_bytes_read", "requested_bytes_written", "unique_bytes_read", "unique_bytes_written",
     "sector_efficiency_read", "sector_efficiency_written", "requested_flops",
+    "wasteful_line_read", "wasteful_line_written",
     "sampled_bytes_read", "sampled_bytes_written", "sampled_flops", "sampled_programs",
 )  # fmt: skip
 
@@ -123,12 +125,26 @@ def write(records: list[_Counted], out: Path, assumed: Mapping[str, Any] | None 
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
     """A row for each figure of each launch or PyTorch operator."""
     data = bounded_reading.data_of(artefact)
+    launches = [{**launch, **_wasteful(launch.get("lines", {}))} for launch in data["launches"]]
     return schema.frame(
         case.row(name, float(launch[name]), "interpreter", launch=index, function=launch["function"])
-        for index, launch in enumerate(data["launches"])
+        for index, launch in enumerate(launches)
         for name in (*_FIGURES, *(("programs",) if "sampled_programs" in launch else ()))
         if launch.get(name) is not None
     )
+
+
+def _wasteful(lines: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """The line with the most bytes of touched sectors that were not asked for, of loads and of stores, where there is one."""
+    found = {}
+    for way in ("read", "written"):
+        unused = {
+            int(line): SECTOR * counts.get(f"sectors_{way}", 0) - counts.get(f"requested_bytes_{way}", 0)
+            for line, counts in lines.items()
+        }
+        if (most := max(unused, key=lambda line: unused[line], default=0)) and unused[most] > 0:
+            found[f"wasteful_line_{way}"] = most
+    return found
 
 
 @bounded_reading.parser

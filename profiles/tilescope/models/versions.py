@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -97,9 +98,9 @@ class Pair:
     @property
     def stayed(self) -> list[Finding]:
         """The candidate's findings that the baseline has with other values."""
-        before = {finding.rule: finding.title for finding in self.baseline.findings} if self.baseline else {}
+        before = {finding.rule: _unplaced(finding) for finding in self.baseline.findings} if self.baseline else {}
         now = self.candidate.findings if self.candidate else ()
-        return [finding for finding in now if before.get(finding.rule, finding.title) != finding.title]
+        return [finding for finding in now if before.get(finding.rule, _unplaced(finding)) != _unplaced(finding)]
 
 
 @dataclass(frozen=True)
@@ -209,6 +210,11 @@ def pairs(
     join("place", lambda *_: True)
     return [*(found[n] if n in found else Pair(None, case) for n, case in enumerate(candidate)),
             *(Pair(other, None) for other in left.values())]  # fmt: skip
+
+
+def _unplaced(finding: Finding) -> str:
+    """The title without a line, which moves when lines are added above it."""
+    return re.sub(r", [a-z ]+ at line \d+", "", finding.title)
 
 
 def _without(side: Case | None, other: Case | None) -> list[Finding]:

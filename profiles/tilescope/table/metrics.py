@@ -90,6 +90,8 @@ _ALL = (
     Metric("unique_bytes_written", "distinct bytes written", "byte"),
     Metric("sector_efficiency_read", "share of loaded 32-byte sectors that is used", "ratio"),
     Metric("sector_efficiency_written", "share of stored 32-byte sectors that is used", "ratio"),
+    Metric("wasteful_line_read", "source line that loads the most unused bytes of sectors", "count"),
+    Metric("wasteful_line_written", "source line that stores to the most sectors in part", "count"),
     Metric("requested_flops", "operations the program asks for, masked lanes included", "flop"),
     # The same, extrapolated from a sample of programs where there are too many.
     Metric("sampled_bytes_read", "bytes requested by loads, as of a sample of programs", "byte"),

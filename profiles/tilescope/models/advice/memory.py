@@ -142,9 +142,13 @@ def uncoalesced(subject: Subject) -> Iterator[Finding]:
             if len(moved) == len(_WAYS) and any(moved.values()):
                 fewer = sum(moved.values()) / sum(moved[other] / touched[other][0] for other in moved)
                 formula = "sectors of loads and stores / the same, all full"
+            line, used = (
+                launch.get(f"{name}_{_WAYS[way]}", "interpreter") for name in ("wasteful_line", "sector_efficiency")
+            )
+            worst = f", worst at line {line.value:.0f}" if line and used and used.value * _EXCESS < 1 else ""
             yield subject.finding(
                 f"uncoalesced-{way}s",
-                f"Uncoalesced {way}s: {units.text(1 / ratio, 'ratio')} of each 32-byte sector is used, {units.times(ratio)} the traffic",
+                f"Uncoalesced {way}s{worst}: {units.text(1 / ratio, 'ratio')} of each 32-byte sector is used, {units.times(ratio)} the traffic",
                 "Neighbouring threads should take neighbouring addresses: let tl.arange run along the dimension of "
                 "stride 1 (mind the order of a 2-D block's offsets), and pad rows to a stride that is a multiple of "
                 "32 bytes, or of 16 at the least: without it a thread's neighbouring elements are loaded one by one, "
