@@ -273,9 +273,9 @@ def test_a_limit_that_is_none_is_refused_in_a_line(wrong: list[str], capsys: pyt
 
 
 def test_a_name_from_a_run_stays_text_in_the_summary() -> None:
-    case = Case("scale<script>|`x`", "triton", "forward", "8-fp32")
+    case = Case("scale|`x`", "triton", "forward", "8<script>-fp32")
     written = gate_text.markdown(
         gate.gate(run(COMPILED, of=case), run({**COMPILED, "registers": 255}, of=case), LIMITS)
     )
     (row,) = (line for line in written.splitlines() if "scale" in line)
-    assert r"scale\<script\>\|\`x\`" in row and row.replace(r"\|", "").count("|") == 8
+    assert r"scale\|\`x\`/triton/forward/8\<script\>-fp32" in row and row.replace(r"\|", "").count("|") == 8

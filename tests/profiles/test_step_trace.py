@@ -14,7 +14,7 @@ from tilescope.captures.step_passes import Measured, Passes
 from tilescope.collectors.foreign_files import operator_costs, step_trace
 from tilescope.commands import choices
 from tilescope.files import bounded_reading, json_shape
-from tilescope.models import compare, ledger, next_steps, step_problems
+from tilescope.models import ledger, next_steps, step_changes, step_problems
 from tilescope.models.compare import Side
 from tilescope.notebook import modelling, opened_run, script_running
 from tilescope.runs import steps, store
@@ -292,7 +292,8 @@ def test_measured_step_is_a_run_with_counted_bytes(tmp_path):
     assert set(made.table["source"]) == {"torch_profiler", "cupti"}
     assert made.step.plain == pytest.approx(90e-6)
     faster = modelling.kept(dataclasses.replace(measured, plain=45e-6), "train.py", tmp_path / "runs")
-    assert compare.changes(Side(made), Side(faster)) == ["the step's time 90.0 µs → 45.0 µs"]
+    found = step_changes.of(Side(made), Side(faster))
+    assert found and found.sentence.startswith("the step's time 90.0 µs → 45.0 µs, 2× faster")
     text = repr(modelling.open_model(str(made.folder)))
     assert "= 90.0 µs\n" in text and "12.3 kB counted" in text
     assert "12.3 kB counted" in made._repr_html_()

@@ -8,13 +8,25 @@ from typing import Any
 import pandas as pd
 
 from tilescope.commands import code_text, running
-from tilescope.models import code_change, compare, function_names, json_documents, terminal, verdicts, versions
+from tilescope.models import (
+    code_change,
+    compare,
+    function_names,
+    json_documents,
+    step_changes,
+    terminal,
+    verdicts,
+    versions,
+)
 from tilescope.models.compare import Side
+from tilescope.models.step_changes import StepPair
 from tilescope.runs import store
 from tilescope.table.units import text
 
 #: Most values, and most lines of a diff.
 _LINES = 120
+#: Most kernels of two steps.
+_KERNELS = 20
 #: Headings of ``_case``.
 _CASE = ["kernel", "pass", "workload", "implementation"]
 
@@ -30,7 +42,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         metavar="SPEEDUP",
-        help="status 1 when a case's speedup is certainly below this",
+        help="status 1 when the speedup of a case, or of a model's step, is certainly below this",
     )
     parser.add_argument(
         "--code", action="store_true", help="only the compiled code: the counts that moved, by launch and source line"
@@ -49,17 +61,47 @@ def run(arguments: argparse.Namespace) -> int:
     baseline, *candidates = (
         compare.side(text, running.found, store.open_run) for text in (arguments.baseline, *arguments.candidates)
     )
-    found = [compare.compare(baseline, candidate, arguments.kernel) for candidate in candidates]
     of_code = arguments.code or bool(arguments.stage)
+    found = [compared(baseline, candidate, arguments.kernel, code=of_code) for candidate in candidates]
     if arguments.json:
         print(json_documents.text(json_documents.comparison(baseline, candidates, found, code=of_code)))
     else:
-        for candidate, rows in zip(candidates, found, strict=True):
-            if of_code:
+        for candidate, (rows, pair) in zip(candidates, found, strict=True):
+            if pair:
+                _print_step(baseline, candidate, pair)
+            elif of_code:
                 _print_code(baseline, candidate, rows, arguments.stage)
             else:
                 _print(baseline, candidate, rows)
-    return int(verdicts.worst(found) < arguments.fail_below)
+    slow = any(pair.speedup * (1 + compare.DRIFT) < arguments.fail_below for _, pair in found if pair)
+    return int(slow or verdicts.worst([rows for rows, _ in found]) < arguments.fail_below)
+
+
+def compared(
+    baseline: Side, candidate: Side, kernel: str = "", *, code: bool = False
+) -> tuple[pd.DataFrame, StepPair | None]:
+    """The rows of ``compare.compare``, or two models' steps, which have none. Raises CompareError without a case in common."""
+    if not (kernel or code) and (pair := step_changes.of(baseline, candidate)):
+        return pd.DataFrame(columns=list(compare.COLUMNS)), pair
+    return compare.compare(baseline, candidate, kernel), None
+
+
+def _print_step(baseline: Side, candidate: Side, pair: StepPair) -> None:
+    terminal.say(f"{baseline.name} → {candidate.name}", pair.sentence)
+    terminal.say(*(f"note: {line}" for line in compare.obstacles(baseline, candidate)))
+    terminal.say(*(f"changed: {line}" for line in compare.changes(baseline, candidate)))
+    headings = ["kernel", "change", "baseline", "candidate", "module", "launches", "pass", "operator"]
+    cells = [
+        [
+            one.name, one.change, *(text(seconds, "second") for seconds in one.seconds), one.module,
+            " → ".join(map(str, dict.fromkeys(one.launches))), one.direction, one.operator,
+        ]
+        for one in pair.moved[:_KERNELS]
+    ]  # fmt: skip
+    if cells:
+        print(terminal.render(headings, cells, keys=4))
+    if rest := pair.moved[_KERNELS:]:
+        terminal.say(f"… and {len(rest)} more (--json has all)")
 
 
 def _print(baseline: Side, candidate: Side, rows: pd.DataFrame) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from tilescope.commands import advise as advise_command
+from tilescope.commands import compare as compare_command
 from tilescope.commands import running
 from tilescope.jobs import supervisor, warm
 from tilescope.jobs.plan import Request, plan
@@ -115,7 +116,7 @@ async def compare(baseline: str, candidate: str, kernel: str = "") -> dict[str, 
     interval excludes 1. Times are not compared across settings; the obstacles say why. The changes name GPUs that differ.
     """
     one, two = (model.side(side, running.found, store.open_run) for side in (baseline, candidate))
-    return _data(json_documents.comparison(one, [two], [model.compare(one, two, kernel)]))
+    return _data(json_documents.comparison(one, [two], [compare_command.compared(one, two, kernel)]))
 
 
 def _data(document: Document) -> dict[str, Any]:

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tilescope.models import ledger, renaming, summary
-from tilescope.runs import steps
+from tilescope.models import renaming, summary
 from tilescope.runs.store import LoadedRun
 from tilescope.table import units
 from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, gather
@@ -87,15 +86,9 @@ def devices(baseline: Side, candidate: Side) -> tuple[str, str] | None:
 
 
 def changes(baseline: Side, candidate: Side) -> list[str]:
-    """Other differences between the two runs that may explain their times: device, versions and sources, a line each.
-
-    The first line compares the times of two models' steps.
-    """
+    """Other differences between the two runs that may explain their times: device, versions and sources, a line each."""
     before, after = baseline.loaded.run, candidate.loaded.run
-    read = [(steps.read(side.loaded.folder), side.loaded.run.device) for side in (baseline, candidate)]
-    took = [units.text(ledger.of(step, device).step, "second") for step, device in read if step]
-    found = [f"the step's time {' → '.join(took)}"] if len(took) == 2 and took[0] != took[1] else []
-    found += [f"GPU {' → '.join(apart)}"] if (apart := devices(baseline, candidate)) else []
+    found = [f"GPU {' → '.join(apart)}"] if (apart := devices(baseline, candidate)) else []
     for name in dict.fromkeys([*before.versions, *after.versions]):
         one, two = before.versions.get(name, "absent"), after.versions.get(name, "absent")
         if one != two:

@@ -180,6 +180,28 @@ class CompiledLaunch(Identified):
     moved: Annotated[list[Moved], _is("The worst first.")]
 
 
+class StepKernel(Struct):
+    """Kernels of one place in two steps of a model. Fields without a prefix are the candidate's."""
+
+    name: Annotated[str, _is("Their readable names; empty where a side has none.")]
+    baseline_name: str
+    operator: Annotated[str, _is("The operator that launched them, or empty.")]
+    module: Annotated[str, _is("The module, with a star for each layer's number.")]
+    direction: str = field(name="pass")
+    launches: int
+    baseline_launches: int
+    time: Annotated[Number, _is("Their share of the step, in seconds.")]
+    baseline_time: Number
+
+
+class ComparedStep(Struct):
+    """Two steps of a model."""
+
+    time: Annotated[Number, _is("The candidate's time of a step, in seconds.")]
+    baseline_time: Number
+    kernels: Annotated[list[StepKernel], _is("The largest difference first.")]
+
+
 class Compared(Struct):
     """A candidate compared with the baseline."""
 
@@ -191,6 +213,7 @@ class Compared(Struct):
     difference: Annotated[list[str], _is("A unified diff of the kernels' sources, a line each.")]
     cases: Annotated[list[ComparedCase], _is("The slowest candidate first.")]
     code: Annotated[list[CompiledLaunch], _is("The launches that both sides compiled; empty without --code.")]
+    step: Annotated[ComparedStep | None, _is("Of two runs of a model's step, which have no cases; else null.")]
 
 
 class Comparison(Document, kw_only=True, tag="comparison"):

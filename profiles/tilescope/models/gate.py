@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from tilescope.hardware import roofs
-from tilescope.models import compare, faults, impossible, renaming, traffic
+from tilescope.models import compare, faults, function_names, impossible, renaming, step_changes, traffic
 from tilescope.models.compare import CompareError
 from tilescope.models.documents import GateCheck as Check
 from tilescope.models.documents import GateLimits, Verdict
+from tilescope.models.step_changes import StepPair
 from tilescope.runs.store import LoadedRun
 from tilescope.table import units
 from tilescope.table.case import readable
@@ -38,6 +39,8 @@ FAIL, UNDECIDED, ABSENT, PASS = VERDICTS
 _CLOCKS = (*(("gpu_time", source) for source in GPU_TIME_SOURCES), ("graph_time", "events"), ("interval", "events"))
 #: Sources of a launch's resources. The compiler comes first: it needs no GPU and has no noise.
 _SOURCES = ("compiler", "ncu", "torch_profiler")
+#: Most kernels of a step that are named.
+_KERNELS = 5
 #: Ratio of two readings of the SM clock up to which they count as equal.
 _SAME_CLOCK = 1.005
 
@@ -82,6 +85,9 @@ def gate(
     A case that is absent in the candidate, or failed there and not in the baseline, fails unless ``allow_missing``. Raises
     CompareError where the baseline has no such case, or nothing at all can be compared.
     """
+    sides, titles = (compare.Side(baseline), compare.Side(candidate)), names or (baseline.run.id, candidate.run.id)
+    if not (kernels or impls) and (pair := step_changes.of(*sides)):
+        return _of_step(pair, sides, limits, titles)
     called = renaming.renamed(baseline, candidate)
     ours, theirs = _cases(baseline, kernels, impls, {}), _cases(candidate, kernels, impls, called)
     if not ours:
@@ -89,15 +95,16 @@ def gate(
         raise CompareError(
             f"{baseline.run.id} has no {what} to compare with: 'tilescope show {baseline.run.id}' lists its cases"
         )
-    sides = compare.Side(baseline), compare.Side(candidate)
-    obstacles = compare.obstacles(*sides)
-    if apart := compare.devices(*sides):
-        obstacles.insert(0, f"measured on different devices: {' and '.join(apart)}")
+    obstacles = _incomparable(*sides)
     known = {(failure.case, failure.collector) for failure in baseline.run.failures}
     failures = [failure for failure in candidate.run.failures if (failure.case, failure.collector) not in known]
     checks: list[Check] = []
     new = sorted({key[0] for key in theirs} - {key[0] for key in ours})
-    absent = f"absent in the candidate: renamed? It has {', '.join(new[:3])}" if new else "absent in the candidate"
+    absent = (
+        f"absent in the candidate: renamed? It has {', '.join(map(function_names.said, new[:3]))}"
+        if new
+        else "absent in the candidate"
+    )
     for key, case in ours.items():
         called_so = (key[0], *(name for name, old in called.items() if old == key[0]))
         own = {"/".join(filter(None, (name, *key[1:]))) for name in called_so}
@@ -115,14 +122,47 @@ def gate(
     timed = any(check.what in {clock for clock, _ in _CLOCKS} for check in checks)
     untimed = obstacles if timed else ["no case was timed in both runs"]
     notes = [
-        *(f"renamed: {old} → {name}, which has the same cases" for name, old in called.items()),
+        *(
+            f"renamed: {function_names.said(old)} → {function_names.said(name)}, which has the same cases"
+            for name, old in called.items()
+        ),
         *(f"no times are compared: {line}" for line in untimed if limits.slowdown is not None),
-        *(f"changed: {line}" for line in compare.changes(compare.Side(baseline), compare.Side(candidate))),
+        *(f"changed: {line}" for line in compare.changes(*sides)),
     ]
     if added:
         found = units.several(added, "case of the candidate is", "cases of the candidate are")
         notes.append(f"{found} not in the baseline, and not judged")
-    return Gate(baseline, candidate, limits, tuple(checks), tuple(notes), names or (baseline.run.id, candidate.run.id))
+    return Gate(baseline, candidate, limits, tuple(checks), tuple(notes), titles)
+
+
+def _of_step(pair: StepPair, sides: tuple[compare.Side, compare.Side], limits: Limits, names: tuple[str, str]) -> Gate:
+    """The gate of two steps of a model: of the time in which the GPU ran something, and of the whole step, whose noise is unknown."""
+    baseline, candidate = (side.loaded for side in sides)
+    reasons = _incomparable(*sides) or ["a step has times alone, whose limit is off"] * (limits.slowdown is None)
+    if reasons or limits.slowdown is None:
+        raise CompareError(f"nothing of {baseline.run.id} and {candidate.run.id} can be compared: {'; '.join(reasons)}")
+    checks = []
+    for what, (before, after), noise in (("gpu_time", pair.busy, compare.DRIFT), ("interval", pair.seconds, math.inf)):
+        grown = after / before - 1 if before else 0.0
+        above, surely = grown > limits.slowdown, (1 + grown) / (1 + noise) > 1 + limits.slowdown
+        verdict, why = (
+            (FAIL, "") if surely else (UNDECIDED, "not decided: its noise is unknown: ") if above else (PASS, "")
+        )
+        said = f"{why}{_grown(grown)}, at most {_share(limits.slowdown)} allowed"
+        checks.append(
+            Check("step", "", "", "", "", what=what, verdict=verdict, said=said, baseline=before, candidate=after, change=grown,
+                  limit=limits.slowdown)
+        )  # fmt: skip
+    kernels = [f"{one.change} {one.name} ({one.module}, {one.direction})" for one in pair.moved[:_KERNELS]]
+    notes = [pair.sentence, *kernels, *(f"changed: {line}" for line in compare.changes(*sides))]
+    return Gate(baseline, candidate, limits, tuple(checks), tuple(notes), names)
+
+
+def _incomparable(baseline: compare.Side, candidate: compare.Side) -> list[str]:
+    """Reasons not to compare times, a line each."""
+    apart = compare.devices(baseline, candidate)
+    told = [f"measured on different devices: {' and '.join(apart)}"] if apart else []
+    return told + compare.obstacles(baseline, candidate)
 
 
 def _cases(

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 
 from tilescope.files.bounded_reading import one_line, shortened
-from tilescope.models import terminal
+from tilescope.models import function_names, terminal
 from tilescope.models.documents import GateCheck as Check
 from tilescope.models.gate import ABSENT, FAIL, PASS, UNDECIDED, Gate
 from tilescope.table import units
@@ -84,8 +84,9 @@ def _table(checks: list[Check]) -> str:
 
 
 def _cells(check: Check) -> list[str]:
-    what = _WHAT.get(check.what, check.what) + (f" of {check.function}" if check.function else "")
-    return [check.case, what, _value(check, check.baseline), _value(check, check.candidate), check.source, check.said]
+    what = _WHAT.get(check.what, check.what) + (f" of {function_names.said(check.function)}" if check.function else "")
+    case = function_names.said(check.kernel) + check.case.removeprefix(check.kernel)
+    return [case, what, _value(check, check.baseline), _value(check, check.candidate), check.source, check.said]
 
 
 def _value(check: Check, value: float | None) -> str:

@@ -14,6 +14,7 @@ from tilescope.models import code_change, compare, documents, headline, impossib
 from tilescope.models.advice import Finding
 from tilescope.models.code_change import Launch
 from tilescope.models.gate import Gate
+from tilescope.models.step_changes import Changed, StepPair
 from tilescope.models.upgrade import Upgrade
 from tilescope.runs.store import LoadedRun, Summary
 from tilescope.table.case_table import gather
@@ -64,13 +65,20 @@ def advice(loaded: LoadedRun, table: pd.DataFrame, findings: Iterable[Finding]) 
 
 
 def comparison(
-    baseline: compare.Side, candidates: Sequence[compare.Side], found: Sequence[pd.DataFrame], *, code: bool = False
+    baseline: compare.Side,
+    candidates: Sequence[compare.Side],
+    found: Sequence[tuple[pd.DataFrame, StepPair | None]],
+    *,
+    code: bool = False,
 ) -> documents.Comparison:
-    """A baseline compared with candidates; ``found`` has the frame of ``compare.compare`` for each. ``code``: with the compiled code."""
+    """A baseline compared with candidates; ``found`` has for each the frame of ``compare.compare`` and the two steps, where they are.
+
+    ``code``: with the compiled code.
+    """
     compared = [
         {
             "candidate": _side(candidate),
-            "sentence": verdicts.sentence(rows, candidate.name, baseline.name),
+            "sentence": pair.sentence if pair else verdicts.sentence(rows, candidate.name, baseline.name),
             "obstacles": compare.obstacles(baseline, candidate),
             "doubts": compare.doubts(baseline.loaded, candidate.loaded, rows),
             "changes": compare.changes(baseline, candidate),
@@ -79,10 +87,20 @@ def comparison(
             "code": [_launch(one, worse=bool(one.worse)) for one in code_change.launches(baseline, candidate, rows)]
             if code
             else [],
+            "step": pair and {**_ends("time", pair.seconds), "kernels": [_kernel(one) for one in pair.kernels]},
         }
-        for candidate, rows in zip(candidates, found, strict=True)
+        for candidate, (rows, pair) in zip(candidates, found, strict=True)
     ]
     return _made(documents.Comparison, baseline=_side(baseline), comparisons=compared)
+
+
+def _ends(name: str, values: Sequence[Any]) -> dict[str, Any]:
+    return {f"baseline_{name}": values[0], name: values[1]}
+
+
+def _kernel(one: Changed) -> dict[str, Any]:
+    place = {"operator": one.operator, "module": one.module, "pass": one.direction}
+    return place | _ends("name", one.names) | _ends("launches", one.launches) | _ends("time", one.seconds)
 
 
 def gate(found: Gate) -> documents.Gate:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 #: Kinds of launches. A collective is a kernel that communicates; a fill sets memory.
 KERNEL, COLLECTIVE, COPY, FILL = "kernel", "collective", "copy", "fill"
+#: What a trace without marks of steps is a step of (``Step.found``).
+WHOLE_TRACE = "the whole trace"
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 
 

@@ -23,7 +23,7 @@ from tilescope.collectors.foreign_files import contents, operator_costs
 from tilescope.collectors.foreign_files.profiler_trace import EVENTS, Event, OfLaunch
 from tilescope.files import bounded_reading, json_stream
 from tilescope.table import step as model
-from tilescope.table.step import Operator, Step, StepLaunch, Stop
+from tilescope.table.step import WHOLE_TRACE, Operator, Step, StepLaunch, Stop
 
 #: Ranges of Tilescope around a step, followed by its number, and around a call of a module, followed by its path.
 STEP, MODULE = "tilescope.step#", "tilescope.module#"
@@ -155,7 +155,7 @@ def _steps(trace: _Trace) -> Iterator[tuple[list[tuple[float, float]], str]]:
         if len(ends) > 2:
             what = name.removeprefix(_OPTIMIZER).partition(".")[0]
             yield list(itertools.pairwise(ends)), f"from one step of {what} to the next"
-    yield [(float("-inf"), float("inf"))], "the whole trace"
+    yield [(float("-inf"), float("inf"))], WHOLE_TRACE
 
 
 def _called(trace: _Trace, event: _Event) -> _Event | None:
