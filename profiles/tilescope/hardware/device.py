@@ -133,15 +133,9 @@ def power() -> dict[str, float]:
     return _answer(ask, {})
 
 
-def use() -> dict[str, float]:
-    """Who uses the GPU now: the number of ``processes`` that compute on it, and its ``utilization``, a ratio. Empty where NVML cannot say."""
-
-    def ask(nvml: Any) -> dict[str, float]:
-        handle = _visible(nvml)
-        processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        return {"processes": len(processes), "utilization": nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100}
-
-    return _answer(ask, {})
+def busy() -> float:
+    """The share of the last second, or less, in which the GPU ran a kernel of anyone; 0 where NVML cannot say."""
+    return _answer(lambda nvml: nvml.nvmlDeviceGetUtilizationRates(_visible(nvml)).gpu / 100, 0.0)
 
 
 def driver() -> str:

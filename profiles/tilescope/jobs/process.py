@@ -364,11 +364,6 @@ class WorkerProcess:
                 return (told["environment"], told["directory"]) == (now, str(Path.cwd()))
         return False
 
-    @property
-    def uses_gpu(self) -> bool:
-        """Whether a job that waits has a CUDA context, or makes one."""
-        return self.alive and self._place is not None and self._place.job.with_name(warm.AWAKE).exists()
-
     def let_go(self, *_: object) -> None:
         """Lets the worker begin with its job, or a part of it, that waits."""
         if self._place:

@@ -38,8 +38,8 @@ MARK = "TILESCOPE_WORKER"
 WORKER = ("-P", "-m", "tilescope.jobs.worker")
 #: The file that the users of a worker's temporary folder lock.
 LOCK = "lock"
-#: The file in that folder for which a job or a part of it may wait, and the one by which a job that waits says that it uses the GPU.
-GO, AWAKE = "go", "awake"
+#: The file in that folder for which a job or a part of it may wait.
+GO = "go"
 #: The worker's argument for standby; the id of the process that it dies with follows, 0 for none.
 STAND_BY = "stand-by"
 #: The file by which a kept worker learns that its job is near.

@@ -237,17 +237,17 @@ def exact(cases: Iterable[Case], counted: Iterable[Case]) -> list[Case]:
     return found
 
 
-def conditions(use: Mapping[str, float], before: Mapping[str, float], pairs: Iterable[Pair], last: str) -> list[str]:
+def conditions(busy: float, before: float, pairs: Iterable[Pair], last: str) -> list[str]:
     """How the conditions of a version's times differ from those of the version ``last``, a line each.
 
-    ``use`` and ``before`` are the GPU's use (``hardware.device.use``) when each began. Empty where nothing was timed.
+    ``busy`` and ``before`` are what others used of the GPU (``hardware.device.busy``) when each began: a process that only waits
+    changes no time. Empty where nothing was timed.
     """
     timed = [(pair.baseline, pair.candidate) for pair in pairs if pair.candidate and pair.candidate.spread]
     said = []
-    if timed and (use.get("processes", 0) or use.get("utilization", 0) > _BUSY):
-        which = units.several(int(use["processes"]), "other process", "other processes")
-        said.append(f"timed while {which} used the GPU, which was {use['utilization']:.0%} busy")
-    elif timed and (before.get("processes", 0) or before.get("utilization", 0) > _BUSY):
+    if timed and busy > _BUSY:
+        said.append(f"timed while others used the GPU, which was {busy:.0%} busy")
+    elif timed and before > _BUSY:
         said.append(f"{last} was timed while others used the GPU")
     for one, other in timed:
         if one and other and one.clock and other.clock and abs(other.clock / one.clock - 1) > _CLOCK:

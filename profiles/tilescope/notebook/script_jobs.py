@@ -155,11 +155,8 @@ def serve(job: Mapping[str, Any], emit: Callable[[Mapping[str, Any]], None]) -> 
 def _wait(temporary: Path) -> None:
     from tilescope.collectors.cupti import counters  # noqa: PLC0415 - as above
 
-    awake = temporary.with_name(warm.AWAKE)
-    awake.touch()
     with contextlib.suppress(Exception):  # the first count reports it
-        if not counters.start_ahead():
-            awake.unlink()
+        counters.start_ahead()
     # Without a word, unlike other jobs that wait: nobody reads events before the save, and a full pipe would block.
     while not temporary.with_name(warm.GO).exists():
         time.sleep(_LOOK)

@@ -44,7 +44,7 @@ class Version:
     ``doing`` says what it waits for. ``error`` is what ended it badly. ``unmade`` names the first launch whose programs did not all
     run, and ``why`` says why. The script lacks that launch's results: its output and its end then say nothing about the kernel.
     ``texts`` are the texts of the script's own files by path, ``run`` the folder of its run, ``output`` the last part of what the
-    script printed, ``use`` the GPU's use before it (``hardware.device.use``). A ``failed`` version has an error, no launch, or a
+    script printed, ``busy`` how busy others kept the GPU before it (``hardware.device.busy``). A ``failed`` version has an error, no launch, or a
     launch with wrong results.
     """
 
@@ -60,7 +60,7 @@ class Version:
     seconds: float = 0.0
     run: Path | None = None
     output: str = ""
-    use: dict[str, float] = field(default_factory=dict)
+    busy: float = 0.0
 
     @property
     def title(self) -> str:
@@ -185,7 +185,7 @@ class Watch:
         by_hand = self._by_hand.get((base, version)) if base else None
         pairs = comparing.pairs(base.cases if base else (), version.cases, by_hand)
         texts = [{path.name: text for path, text in one.texts.items()} for one in (base, version) if one]
-        other = comparing.conditions(version.use, base.use if base else {}, pairs, base.title if base else "")
+        other = comparing.conditions(version.busy, base.busy if base else 0.0, pairs, base.title if base else "")
         return Comparison(base, version, pairs, list(comparing.difference(*texts)) if base else [], other)
 
     def name(self, version: Version, name: str) -> None:
@@ -234,10 +234,8 @@ class Watch:
     async def _make(self, version: Version, changed: Sequence[Path] = ()) -> None:
         began = time.monotonic()
         waking = asyncio.gather(*(asyncio.to_thread(kept_standby.wake, name) for name in self._wrapped))
-        version.use, job = await asyncio.to_thread(device.use), None
+        version.busy, job = await asyncio.to_thread(device.busy), None
         await waking
-        if self._next and self._next.uses_gpu and version.use:
-            version.use["processes"] = max(0, version.use["processes"] - 1)
         if self._next and not (self._next.current and self._may_wait()):
             await self._end_next()
         for path in changed:
