@@ -129,3 +129,23 @@ def test_fault_of_a_case_without_rows_is_found() -> None:
     (found,) = advice.of_run(bare, bare.table)
     assert found.case == (CASE.kernel, CASE.impl, CASE.direction, CASE.workload, "") and found.rule == faults.COMPILE
     assert MODEL not in set(bare.table["source"])
+
+
+@pytest.mark.parametrize(("messages", "left"), [
+    # The same fault in other words, by the compiler and the interpreter.
+    (["CompilationFailed: k does not compile for sm_90: line 3: no", "InterpretationFailed: k, program (0, 0, 0), line 3: ValueError: no"], 1),
+    (["CompilationFailed: ptxas failed on k: no", "InterpretationFailed: k, program (0, 0, 0), line 3: ValueError: no"], 1),
+    (["CompilationFailed: k does not compile for sm_90: no", "InterpretationFailed: k, program (0, 0, 0), line 3: ValueError: no"], 1),
+    # The same words by both, of which the second is named beside the first.
+    (["CompilationFailed: k cannot be launched: no", "CompilationFailed: k cannot be launched: no"], 2),
+    # The same words about other lines, or another launch's function.
+    (["CompilationFailed: k does not compile for sm_90: line 3: no", "InterpretationFailed: k, program (0, 0, 0), line 9: ValueError: no"], 2),
+    (["CompilationFailed: k does not compile for sm_90: line 3: no", "CompilationFailed: other does not compile for sm_90: line 3: no"], 2),
+    (["CompilationFailed: k cannot be launched: no", "CompilationFailed: other cannot be launched: no"], 2),
+    # Two faults of code with one remedy.
+    (["k, line 3: a row is read before it is stored: use a barrier", "k, line 3: two programs store to x: use a barrier"], 2),
+])  # fmt: skip
+def test_distinct_drops_only_what_another_collector_says_again(messages, left):
+    found = faults.distinct(Failure(CASE.id, f"c{at}", said) for at, said in enumerate(messages))
+    assert len(found) == left and found[0].collector == "c0"
+    assert len(faults.distinct([*found, Failure("another/a/b/c", "c2", messages[0])])) == left + 1

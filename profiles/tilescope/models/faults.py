@@ -37,6 +37,8 @@ _OUTSIDE = re.compile(
 _STATEMENT = re.compile(
     r"(?P<function>\S+), program (?P<program>\(.*?\)), line (?P<line>\d+): (?P<why>(?:Assertion|ZeroDivision)Error.*)"
 )
+#: The function and the line that a message is about.
+_PLACE = re.compile(r"(\w+)(?:,| cannot| does not)(?:.*?\bline (\d+))?", re.DOTALL)
 #: CUDA's errors about addresses.
 _CUDA = re.compile(r"illegal memory access|misaligned address")
 _DIED = re.compile(r"worker (?P<ending>.+?) while (?P<doing>[\w ]+?) \S+/.*; finished cases are kept", re.DOTALL)
@@ -112,13 +114,26 @@ def plain(message: str) -> str:
 
 
 def distinct(failures: Iterable[Failure]) -> list[Failure]:
-    """The failures in the order in which they are to be fixed, without what another collector says of the same case in other words."""
-    order, said, found = list(LABELS), dict[tuple[str, str], str](), []
+    """The failures in the order in which they are to be fixed, without what another collector says of the same case in other words.
+
+    Other words end alike. They are about another fault where both name a function or a line, and not the same.
+    """
+    order, found, said = list(LABELS), list[Failure](), defaultdict[str, list[str]](list)
     for failure in sorted(failures, key=lambda failure: order.index(of_failure(failure).rule)):
-        why = failure.case, failure.message.rpartition(": ")[2]
-        if not failure.case or said.setdefault(why, failure.message) == failure.message:
+        if not (failure.case and any(_again(failure.message, earlier) for earlier in said[failure.case])):
             found.append(failure)
+            said[failure.case].append(failure.message)
     return found
+
+
+def _again(one: str, other: str) -> bool:
+    """Whether two messages about a case are of one fault, in different words."""
+    if one == other or one.rpartition(": ")[2] != other.rpartition(": ")[2]:
+        return False
+    # The end of a fault of code is its remedy, which several have.
+    places = [found.groups() for said in (one, other) if (found := _PLACE.match(plain(said)))]
+    apart = any(all(known) and len({*known}) > 1 for known in zip(*places, strict=True))
+    return not (apart or kernel_faults.read(one) or kernel_faults.read(other))
 
 
 def message(failure: Failure) -> str:
