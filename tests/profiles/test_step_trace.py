@@ -16,7 +16,7 @@ from tilescope.commands import choices
 from tilescope.files import bounded_reading, json_shape
 from tilescope.models import ledger, next_steps, step_changes, step_problems
 from tilescope.models.compare import Side
-from tilescope.notebook import modelling, opened_run, script_running
+from tilescope.notebook import modelling, opened_run, opening, script_running
 from tilescope.runs import steps, store
 from tilescope.table.step import BACKWARD, FORWARD, OPTIMIZER, Operator, Step, StepLaunch
 
@@ -274,6 +274,15 @@ def test_sites_of_a_slower_trace_are_found_by_order_and_name(tmp_path):
     found = modelling.with_sites(step, stacks)
     assert [found.operator(launch).site for launch in found.launches] == ["net.py:7", "net.py:7", "net.py:7", ""]
     assert [stop.site for stop in found.stops] == ["train.py:3"]
+
+
+def test_trace_of_too_many_launches_says_what_it_leaves_out(tmp_path, monkeypatch):
+    trace = trained("tilescope.step").write(tmp_path / "trace.json")
+    told = "what launched each kernel is not shown above 3 launches a step: trace fewer calls"
+    assert told not in opening.open_file(trace, tmp_path / "runs").run.notes
+    monkeypatch.setattr(step_trace, "MOST", 3)
+    loaded = opening.open_file(trace, tmp_path / "runs")
+    assert told in loaded.run.notes and not loaded.of_step
 
 
 def test_measured_step_is_a_run_with_counted_bytes(tmp_path):

@@ -71,6 +71,7 @@ def open_file(
         notes=(
             f"opened from {named}, a file of {found.tool}{made} (sha256 {digest[:16]}…)",
             *_counted(found),
+            *(_left_out(found) if kind.NAME == profiler_trace.NAME and step is None else ()),
             *found.notes,
             *notes,
         ),
@@ -107,6 +108,13 @@ def _predicted(found: Contents, step: Step | None, assumed: Device, named: str) 
     table = found.table[found.table["metric"].isin(_OF_LAUNCH)]
     made = dataclasses.replace(found, device=assumed, table=table, notes=[*notes, *found.notes])
     return made, assumed_step.on(step, found.device, assumed)
+
+
+def _left_out(found: Contents) -> list[str]:
+    """A note on a trace without a step, where it has too many launches for one."""
+    if found.table["launch"].nunique() <= step_trace.MOST:
+        return []
+    return [f"what launched each kernel is not shown above {step_trace.MOST:,} launches a step: trace fewer calls"]
 
 
 def _counted(found: Contents) -> list[str]:
