@@ -33,7 +33,7 @@ READ, WRITTEN, TIME = "dram__bytes_read.sum", "dram__bytes_write.sum", "gpu__tim
 def test_cupti_is_not_started_ahead_where_one_process_has_the_gpu(monkeypatch):
     monkeypatch.setattr(counters.device, "detect", lambda: SimpleNamespace(target="sm_90"))
     monkeypatch.setattr(counters.device, "shareable", lambda: False)
-    monkeypatch.setattr(counters.ctypes, "CDLL", lambda name: pytest.fail("it makes a context"))
+    monkeypatch.setattr(counters.device, "make_context", lambda: pytest.fail("it makes a context"))
     assert not counters.start_ahead()
 
 
