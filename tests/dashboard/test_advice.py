@@ -12,7 +12,8 @@ from tilescope.table.case import Case
 from tilescope.table.ncu_rules import NcuRule
 from tilescope_dashboard.components import cards, html_text
 from tilescope_dashboard.topics import advice as topic
-from tilescope_dashboard.views.advice import Advice, FusionForm
+from tilescope_dashboard.views.advice import Advice
+from tilescope_dashboard.views.fusing import Fusing, FusionForm
 
 from .conftest import RUN, field, opened
 from .conftest import said as words
@@ -135,6 +136,18 @@ def test_the_form_answers_and_says_what_it_does_not_know() -> None:
     field(form, "shape").value = "64x780-fp8"
     field(form, "GPU").value = "sm_80"
     assert "sm_80 has no fp8 instructions" in words(form)
+
+
+def test_fusing_says_what_the_next_operation_saves() -> None:
+    shown = opened(Fusing, run=RUN, kernel="softmax")
+    # 16384x4096 in bf16: the result is stored and loaded no more. Its eager implementation is several launches.
+    assert "Fusing the next elementwise operation into softmax would save" in words(shown)
+    assert "268 MB of HBM traffic" in words(shown) and "the result of 134 MB" in words(shown)
+    assert "its operations one by one" in words(shown) and "scale, softmax: 2× by the bytes alone" in words(shown)
+    shown.state.kernel = "matmul"
+    assert "<h2>Fusing matmul</h2>" in words(shown) and "does not say how many bytes" in words(shown)
+    shown.state.kernel = "not_in_any_run"
+    assert "would save" not in words(shown)
 
 
 def test_fusion_form_asks_about_the_kernel_once_a_case() -> None:

@@ -14,7 +14,11 @@ from .conftest import PREDICTED, RUN, field
         ("matmul", {"kernel": "matmul", "panel": ""}),
         ("Roofline (view)", {"view": "roofline", "panel": ""}),
         ("Tune (view)", {"view": "autotune", "panel": ""}),
-        ("Would fusing help?", {"view": "advice", "panel": ""}),
+        ("Why is it slow", {"view": "advice", "panel": ""}),
+        ("What changed", {"view": "history", "panel": ""}),
+        ("Which config", {"view": "autotune", "panel": ""}),
+        ("fusing", {"view": "fusing", "panel": ""}),
+        ("faster than PyTorch", {"view": "compare", "compared": [], "panel": ""}),
         ("GPU of this run", {"panel": "gpu"}),
         ("Dark theme", {"theme": "dark", "panel": ""}),
         (PREDICTED, {"run": PREDICTED, "panel": ""}),
@@ -25,6 +29,12 @@ def test_palette_choice_opens_it(in_runs: None, begins: str, changed: dict[str, 
     options = field(dialog, "name").options
     field(dialog, "name").value = next(value for label, value in options.items() if begins in label)
     assert {name: getattr(dialog.state, name) for name in changed} == changed
+
+
+def test_palette_change_without_times_is_compared(in_runs: None) -> None:
+    dialog = FindDialog(State(run=PREDICTED, kernel="softmax", panel="find"), TITLES)
+    field(dialog, "name").value = field(dialog, "name").options["What changed? (action)"]
+    assert dialog.state.view == "compare"
 
 
 def test_palette_opens_empty_again(in_runs: None) -> None:

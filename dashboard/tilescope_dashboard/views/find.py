@@ -14,9 +14,10 @@ from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.session.state import FIND, GPU, PROFILE, RUN, State
 
 _ACTIONS = {
+    "Why is it slow?": "view:advice", "What changed?": "changed:", "Which config is the fastest?": "view:autotune",
+    "What would fusing save?": "view:fusing", "Is it faster than PyTorch, and where?": "compared:",
     "Profile a kernel": f"panel:{PROFILE}", "GPU of this run": f"panel:{GPU}", "Save a report of this run": f"panel:{RUN}",
-    "Dark theme": "theme:dark", "Light theme": "theme:light", "Compare with the usual baseline": "compared:",
-    "Would fusing help?": "view:advice",
+    "Dark theme": "theme:dark", "Light theme": "theme:light",
 }  # fmt: skip
 #: Who opened the palette writes into its field.
 _FOCUSED = {"components": {"MuiTextField": {"defaultProps": {"autoFocus": True}}}}
@@ -70,7 +71,10 @@ class FindDialog(PanelDialog):
         self.state.panel = name if kind == "panel" else ""
         if kind in ("kernel", "run"):
             self.state.go_to(**{kind: name})
+        elif kind == "changed":
+            timed = self.state.table["metric"].eq("gpu_time").any()
+            self.state.view = "history" if timed else "compare"
         elif kind == "compared":
-            self.state.compared = []
+            self.state.param.update(view="compare", compared=[])
         elif kind != "panel":
             self.state.param.update(**{kind: name})

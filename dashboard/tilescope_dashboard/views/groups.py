@@ -7,6 +7,7 @@ from tilescope_dashboard.views.autotune import Autotune
 from tilescope_dashboard.views.claims import Claims
 from tilescope_dashboard.views.compare import Compare
 from tilescope_dashboard.views.counters import Counters
+from tilescope_dashboard.views.fusing import Fusing
 from tilescope_dashboard.views.history import History
 from tilescope_dashboard.views.home import Home
 from tilescope_dashboard.views.inside import Inside
@@ -24,7 +25,7 @@ from tilescope_dashboard.views.watch import Watch
 #: Groups of views, by their titles. A view is one class and its name here: first those of all kernels, then those of one.
 GROUPS = {
     "Library": (Home, Claims, Overview, Model),
-    "Summary": (Summary,), "Why": (Advice, Roofline, Traffic, Counters, Occupancy), "Source": (Source,), "Tune": (Autotune,),
+    "Summary": (Summary,), "Why": (Advice, Roofline, Traffic, Counters, Occupancy, Fusing), "Source": (Source,), "Tune": (Autotune,),
     "Time": (Timeline, Inside), "Sizes": (Sizes,), "Compare": (Compare,), "History": (History,), "Watch": (Watch,),
 }  # fmt: skip
 #: Titles of all views with their groups': "Why: Roofline", "Tune".
