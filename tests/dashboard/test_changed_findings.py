@@ -1,5 +1,6 @@
 """Compare without a clock: findings that came or went, the source's difference, and the compiled code of both runs."""
 
+import dataclasses
 import gzip
 import json
 import lzma
@@ -93,12 +94,18 @@ def test_change_without_clock_is_told(own_runs: Path, monkeypatch: pytest.Monkey
     )
     shown.fresh = False
     shown.refresh()
-    assert "no times to compare; 1 finding is gone" in words(shown)
+    assert "<h2>1 finding is gone; softmax against" in words(shown)
     assert shown.changes.layout.visible and not shown.drawn.visible
     assert "speedup" in grid(shown).hidden_columns and "registers" not in grid(shown).hidden_columns
     assert "<b>gone</b><p>It spills<small>2×" in shown.changes.layout.object
     assert baselines.before(shown.loaded, "layer_norm", state.runs) == BEFORE
     assert baselines.before(shown.loaded, "matmul", state.runs) == ""
+    # Without another implementation the run before is the usual baseline.
+    assert baselines.usual(shown.loaded, "softmax", state.runs) == [f"{AFTER}:eager"]
+    loaded = shown.loaded
+    own = dataclasses.replace(loaded, table=loaded.table[loaded.table["impl"] == "triton"])
+    assert baselines.usual(own, "softmax", state.runs) == [BEFORE]
+    assert baselines.usual(own, "softmax") == []
     # An implementation's findings are none of another one's.
     state.compared = [f"{AFTER}:eager"]
     assert not shown.changes.layout.visible
@@ -174,7 +181,7 @@ def test_other_code_is_shown_by_count_and_line(shown: Compare) -> None:
     assert "LDG.E 0 → 1, LDG.E.128 1 → 0" in text and "LDG.E.128 R0 <b>, R2 LDG.E R0 <b>, R2" in text
     assert "STG.E" not in text
     # Without times the headline tells it, too.
-    assert "no times to compare; the launch compiled to other code and did not get worse" in text
+    assert text.startswith("the launch compiled to other code and did not get worse; softmax against")
     stage = field(shown, "stage")
     assert {*stage.options.values()} == {"ttgir", "sass"}
     stage.value = "ttgir"

@@ -61,7 +61,7 @@ def test_home_compares_the_largest_forward_size() -> None:
     assert named.set_index("kernel").loc["softmax", "other"] == "F.softmax"
     assert (softmax["claim"], softmax["judged"]) == ("about 4× vs unfused", "worse at 1, better at 1 of 2")
     assert softmax["origin"] == "H200, 2026-01-02"
-    assert list(shown["family"]) == ["elementwise", "reductions", "matrix products", topic.OWN]
+    assert list(shown["family"]) == [topic.OWN, "elementwise", "reductions", "matrix products"]
     assert shown.loc[["matmul", "only_predicted"], ["of_roof", "quickest", "over_eager"]].isna().all(axis=None)
     assert shown.loc["only_predicted", "origin"] == "predicted: H100, 2026-01-03"
     assert shown.loc["matmul", "origin"] == "not profiled yet"

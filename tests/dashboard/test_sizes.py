@@ -43,7 +43,8 @@ def test_every_amount_of_rows_is_drawn(rows: pd.DataFrame, count: int, look: The
         Document().add_root(plot)
         assert sum(len(data["x"]) for data in points(plot)) == len(shown)
     assert sizes.sentence(found, of).title
-    assert history.sentence("softmax", past, LARGE).title
+    said = history.sentence("softmax", past, LARGE, "H200")
+    assert said.title and ("Compare says what changed" in said.text) == (not len(past))
 
 
 def every_run_of(kernel: str) -> pd.DataFrame:

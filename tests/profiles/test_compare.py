@@ -198,6 +198,9 @@ def test_wrong_side_has_no_speedup_and_is_told_first():
     rows = compare.compare(Side(wrong, "triton"), Side(right, "triton"))
     assert set(rows["verdict"]) == {"baseline wrong"} and verdicts.worst([rows]) == math.inf
     assert verdicts.sentence(rows, "new", "old").startswith("old is wrong in both cases: ")
+    # The answer comes before what is wrong with the baseline.
+    rows = compare.compare(Side(wrong), Side(right))
+    assert verdicts.sentence(rows, "new", "old").startswith("new is 2.00× slower than old")
 
 
 @pytest.mark.parametrize(("other", "said"), [

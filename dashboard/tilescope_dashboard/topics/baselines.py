@@ -98,11 +98,12 @@ def declared(loaded: LoadedRun | None, kernel: str) -> Mapping[str, str]:
     return model.declarations(loaded.run.kernels.get(kernel)) if loaded else {}
 
 
-def usual(loaded: LoadedRun | None, kernel: str) -> list[str]:
-    """The usual baseline, an implementation of this run; nothing if the run has none."""
+def usual(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summary] = ()) -> list[str]:
+    """The usual baseline: an implementation of this run; without one the kernel's run before, of ``runs``; else nothing."""
     there = set(loaded.table.loc[loaded.table["kernel"] == kernel, "impl"].unique()) if loaded else set()
     impl = model.usual(there, declared(loaded, kernel))
-    return [f"{loaded.run.id}:{impl}"] if loaded and impl else []
+    token = f"{loaded.run.id}:{impl}" if loaded and impl else before(loaded, kernel, runs)
+    return [token] if token else []
 
 
 def of_case(rows: pd.DataFrame, case: KernelCase | None) -> pd.DataFrame:
@@ -121,6 +122,11 @@ def said(rows: pd.DataFrame, case: KernelCase | None, names: Mapping[str, str]) 
         f"{model.called(row['impl'], names)} on {row['workload']}, {row['pass']}: {times(row['speedup'])} vs {model.called(row['baseline_impl'], names)}. "
         for row in ours[ours["speedup"].notna()].head(2).to_dict("records")
     )
+
+
+def explained(names: Iterable[str], declared: Mapping[str, str]) -> str:
+    """A sentence for each baseline that has its implementation's own name and a declaration: ``cudnn is PyTorch's SDPA. ``."""
+    return "".join(f"{name} is {declared[name].rstrip('.')}. " for name in names if declared.get(name))
 
 
 def of_row(row: Mapping[Any, Any]) -> dict[str, str]:

@@ -48,7 +48,9 @@ RESOURCES = (
     Column("baseline_shared_memory", "shared memory (B)", "byte"), Column("shared_memory", "candidate's", "byte"),
     Column("baseline_theoretical_occupancy", "occupancy", "ratio"), Column("theoretical_occupancy", "candidate's", "ratio"),
 )  # fmt: skip
-_NOTHING = "Choose a baseline: another implementation, or another run."
+#: How to compare a kernel of one implementation with PyTorch.
+ALONE = "'tilescope profile FILE.py:SPEC' also times a SPEC's reference in PyTorch. "
+_NOTHING = f"Choose another run or kernel as the baseline. {ALONE}".strip()
 _READING = "Right of 1×: {} is faster than the baseline. A bar is the 95 % interval of the speedup."
 
 
@@ -86,7 +88,8 @@ def against(
 def sentence(kernel: str, others: Sequence[str], rows: pd.DataFrame, of_case: str = "") -> Sentence:
     """The headline of ``against``'s rows, followed by ``of_case``; ``others`` names the baselines."""
     if not others:
-        return Sentence("Compare", _NOTHING)
+        title = f"{kernel} has no other implementation and no earlier run to compare with" if kernel else "Compare"
+        return Sentence(title, _NOTHING)
     timed = rows["speedup"].notna().sum()
     more = f" The figure shows the first {MOST}." if timed > MOST else ""
     text = of_case + _READING.format(kernel) + more if timed else of_case

@@ -17,7 +17,8 @@ COLUMNS = (
     Column("change", "vs run before", "times"), Column("config", "config"), Column("revision", "commit"),
     Column("title", "run"),
 )  # fmt: skip
-_READING = "All runs are on this GPU. A bar is the 5 to 95 % range over repetitions. A small mark is the fastest config of a sweep."
+_READING = "A bar is the 5 to 95 % range over repetitions. A small mark is the fastest config of a sweep."
+_UNTIMED = "Compare says what changed without times: registers, bytes, findings and code."
 _ONCE = "Profile it again after a change: the next run stands beside this one."
 _APART = "No two of them timed the same implementation and config, so none can be compared."
 #: The most steps that the sentence names.
@@ -39,11 +40,11 @@ def history(rows: pd.DataFrame, case: KernelCase | None) -> pd.DataFrame:
     return found.assign(change=found["gpu_time"] / before)
 
 
-def sentence(kernel: str, rows: pd.DataFrame, case: KernelCase | None) -> Sentence:
-    """The latest change in time of the case's implementation, and whether it exceeds the noise."""
+def sentence(kernel: str, rows: pd.DataFrame, case: KernelCase | None, gpu: str = "") -> Sentence:
+    """The latest change in time of the case's implementation on that ``gpu``, and whether it exceeds the noise."""
     if case is None or rows.empty:
-        return Sentence("History", f"No run on this GPU timed this case of {kernel or 'a kernel'}.")
-    where = f"{case.workload}, {case.direction}"
+        return Sentence(f"No run on {gpu or 'this GPU'} timed this case of {kernel or 'a kernel'}", _UNTIMED)
+    where = f"{case.workload}, {case.direction}{gpu and ', on ' + gpu}"
     own = rows[rows["impl"].eq(case.impl) & ~rows["swept"]]
     runs = rows["run_id"].nunique()
     if len(own) < 2:

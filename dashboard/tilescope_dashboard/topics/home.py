@@ -37,7 +37,7 @@ def kernels(
     rows: pd.DataFrame, runs: Iterable[store.Summary], families: Mapping[str, str],
     own: pd.DataFrame | None = None, unread: Collection[str] = (), *, declared: baseline.Declared | None = None,
 ) -> pd.DataFrame:  # fmt: skip
-    """A row a kernel, by family and name, with its largest forward size. Columns are those of ``rows`` and of ``COLUMNS``.
+    """A row a kernel, the user's own first, by family and name, with its largest forward size. Columns are those of ``rows`` and of ``COLUMNS``.
 
     ``rows`` are ``tilescope.models.claims.best``'s; those of the user's runs, ``own``, are preferred. ``families`` and ``declared`` are by kernel.
     A kernel without measurements has a row without numbers. Runs of the kernels ``unread`` are not in ``rows`` yet.
@@ -74,7 +74,7 @@ def kernels(
                 "origin": f"{whose}{row['device'].removeprefix('NVIDIA ')}, {row['started']}{changed}",
             }
         )  # fmt: skip
-    order = list(dict.fromkeys([*families.values(), other_family]))
+    order = list(dict.fromkeys([other_family, *families.values()]))
     shown = pd.DataFrame(found, columns=list(dict.fromkeys([*rows.columns, *(column.name for column in COLUMNS)])))
     shown["roof"] = shown["roof"].astype("str").str.removeprefix("measured ").replace("nan", "")
     for name in ("quickest", *(f"over_{other}" for other in model.OVER)):

@@ -82,8 +82,9 @@ def sentence(rows: pd.DataFrame, of: Rate) -> Sentence:
     won, asked = _won(rows)
     title = f"triton is fastest on {won} of {several(asked, 'size')} and" if asked else str(top["impl"])
     title += f" reaches {write(top['rate'], of.unit)} on {top['workload']}"
-    if best["impl"] != top["impl"]:
-        title += f"; {best['impl']} {write(best['rate'], of.unit)}" + (
+    # One that is faster by less than what is written is not told: the two numbers would be the same.
+    if write(best["rate"], of.unit) != write(top["rate"], of.unit):
+        title += f"; {best['impl']} reaches {write(best['rate'], of.unit)}" + (
             f" on {best['workload']}" if best["workload"] != top["workload"] else ""
         )
     return Sentence(title, _READING)

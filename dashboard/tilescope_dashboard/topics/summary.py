@@ -20,7 +20,7 @@ from tilescope.table.run import Device, Failure
 
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, KernelCase
 from tilescope_dashboard.data.units import times, write
-from tilescope_dashboard.topics import advice, baselines, compare, overview
+from tilescope_dashboard.topics import advice, compare, overview
 from tilescope_dashboard.topics.overview import Stat
 from tilescope_dashboard.topics.sentence import Sentence
 
@@ -208,12 +208,18 @@ def _delta(row: Mapping[str, Any]) -> Stat:
 
 
 def baseline(
-    loaded: LoadedRun, kernel: str, case: KernelCase, chosen: Sequence[str], opened: Callable[[Path], LoadedRun]
+    loaded: LoadedRun,
+    kernel: str,
+    case: KernelCase,
+    chosen: Sequence[str],
+    opened: Callable[[Path], LoadedRun],
+    *,
+    usual: Sequence[str] = (),
 ) -> tuple[pd.DataFrame, list[str]]:
-    """The case against the ``chosen`` baselines, or the usual one (``compare.against``): its rows, and lines on what limits the
+    """The case against the ``chosen`` baselines, else the ``usual`` ones (``compare.against``): its rows, and lines on what limits the
     comparison.
-    """
-    tokens = list(chosen) or baselines.usual(loaded, kernel)
+    """  # fmt: skip
+    tokens = chosen or usual
 
     def narrowed(run: LoadedRun) -> LoadedRun:
         rows = run.table

@@ -71,7 +71,8 @@ class Autotune(View):
         if self._swept:
             self._draw()
         else:
-            self.say(topic.ABOUT)
+            named = f"No configs of {self.state.kernel} were compared" if self.state.kernel else topic.ABOUT.title
+            self.say(topic.ABOUT._replace(title=named))
 
     def _fill(self) -> None:
         """Offer the sweeps of the run that is shown."""
@@ -181,7 +182,8 @@ def otherwise(state: State, jobs: Iterable[JobState]) -> str:
         return f"<p>Those of {name} are being profiled: the progress stands above the views.</p>"
     implementations: Mapping[str, Mapping[str, Any]] = state.declared.get("implementations", {})
     if implementations and not any(known.get("configs") for known in implementations.values()):
-        return f"<p>{name} declares no configs.</p>"
+        own = "In a file of yours <code>@tilescope.autotune(configs, key=[…])</code> declares and times them."
+        return f"<p>{name} declares no configs. {own}</p>"
     by_form = f"press Profile and tick '{EVERY_CONFIG}', or " if state.may_launch else ""
     return f"<p>No run has configs of {name}: {by_form}run <code>{escape(state.command('tune'))}</code>.</p>"
 

@@ -6,11 +6,13 @@ from typing import Any
 
 import pandas as pd
 import panel_material_ui as pmui
+from tilescope.models.compare import WRONG
 
 from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import table
 from tilescope_dashboard.data import run_cache
+from tilescope_dashboard.data.recordings import Recording
 from tilescope_dashboard.figures.compare import compare
 from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.topics import baselines
@@ -59,7 +61,7 @@ class Compare(View):
         options = baselines.possible(state.loaded, state.kernel, state.runs, state.catalog)
         chosen = [token for token in state.compared if token in options.values()]
         usual, declared = (
-            baselines.usual(state.loaded, state.kernel),
+            baselines.usual(state.loaded, state.kernel, state.runs),
             baselines.declared(state.loaded, state.kernel),
         )
         chosen = chosen or [token for token in usual if token in options.values()]
@@ -69,19 +71,25 @@ class Compare(View):
         earlier, shown = baselines.before(state.loaded, state.kernel, state.runs), ""
         if earlier and earlier not in chosen:
             shown = "Compare with the run before"
-        elif earlier and usual:
+        elif earlier and usual and usual != [earlier]:
             shown = f"Compare with {baselines.name_of(usual[0], (), declared)} again"
         self._earlier.param.update(label=shown, visible=bool(shown))
         rows, said = self._against(chosen)
         names = [baselines.name_of(token, state.runs, declared) for token in chosen]
         changed = [self.changes.show(chosen), self.compiled.show(rows)]
-        title, text = topic.sentence(state.kernel, names, rows, baselines.said(rows, state.chosen, declared))
+        alone = topic.ALONE if usual == [earlier] else ""
+        about = alone + baselines.explained(names, declared) + baselines.said(rows, state.chosen, declared)
+        title, text = topic.sentence(state.kernel, names, rows, about)
+        origins = (Recording(run, state.loaded).origin for run in state.runs if state.loaded and run.id == state.run)
+        self.origins = [next(origins, "")]
         # Without times, the findings and the code tell whether a change helped.
         more = [] if rows["speedup"].notna().any() else filter(None, changed)
-        self.say(Sentence("; ".join([title, *more]), text))
+        # What is wrong with the candidate comes first.
+        parts = [title, *more] if rows["verdict"].eq(WRONG).any() else [*more, title]
+        self.say(Sentence("; ".join(parts), text))
         self.drawn.visible = bool(rows["speedup"].notna().any()) or not self.changes.layout.visible
-        parts = [line.partition(": ") for line in said]
-        self.said.object = "".join(html_text.notice("info", f"{head}:", rest) for head, _, rest in parts)
+        notes = [line.partition(": ") for line in said]
+        self.said.object = "".join(html_text.notice("info", f"{head}:", rest) for head, _, rest in notes)
         self.results.visible = bool(chosen)
         self.chart.object = compare(rows, state.look)
         self._rows = rows

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import Any
+from urllib.parse import urlencode
 
 import pandas as pd
 
@@ -33,7 +35,10 @@ class History(View):
         rows = topic.history(measurements.of_kernel(tuple(state.runs), state.kernel, gpu), case)
         self.body.visible = len(rows) > 0
         look = state.look_of(state.kernel, gpu)
-        self.say(topic.sentence(state.kernel, look.named(rows), case and case._replace(impl=look.called(case.impl))))
+        named = case and case._replace(impl=look.called(case.impl))
+        link = f'<p><a href="?{escape(urlencode({"view": "compare", "run": state.run, "kernel": state.kernel}))}">Open Compare</a></p>'
+        said = topic.sentence(state.kernel, look.named(rows), named, gpu)
+        self.say(said, link if rows.empty and state.kernel and state.bar else "")
         # Only the chosen implementation and the baseline's: beside one ten times slower, noise would not be visible.
         shown = {case.impl if case else "", *(token.partition(":")[2] for token in state.compared)}
         self.chart.object = history(rows[rows["impl"].isin(shown)], look)

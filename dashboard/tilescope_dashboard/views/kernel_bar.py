@@ -166,8 +166,9 @@ class KernelBar(layout.Part):
         if len(chosen) > 1:
             found = {f"{len(chosen)} baselines": chosen[0], **{n: t for n, t in found.items() if t != chosen[0]}}
         declared = baselines.declared(state.loaded, state.kernel)
-        usual = [baselines.name_of(token, (), declared) for token in baselines.usual(state.loaded, state.kernel)]
-        return {f"{usual[0]} (usual)" if usual else "none": "", **found}, next(iter(chosen), "")
+        token = next(iter(baselines.usual(state.loaded, state.kernel, state.runs)), "")
+        usual = baselines.name_of(token, state.runs, declared)
+        return {f"{short(usual, 60)} (usual)" if token else "none": "", **found}, next(iter(chosen), "")
 
 
 def _offer(widget: Choice, options: dict[str, str], value: Any) -> None:

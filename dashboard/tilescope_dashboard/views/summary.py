@@ -18,6 +18,7 @@ from tilescope_dashboard.figures.roofline import roofline
 from tilescope_dashboard.figures.speed_of_light import speed_of_light
 from tilescope_dashboard.figures.style import heading
 from tilescope_dashboard.session.scheduling import once_loaded
+from tilescope_dashboard.topics import baselines
 from tilescope_dashboard.topics import roofline as roofline_topic
 from tilescope_dashboard.topics import summary as topic
 from tilescope_dashboard.views.base import View
@@ -52,9 +53,10 @@ class Summary(View):
         if found and found[0].fault:
             self.say_nothing(topic.verdict(kernel, row, found))
             return
+        usual = tuple(baselines.usual(loaded, kernel, state.runs))
         against, said = run_cache.kept_against(
-            loaded, compared, ("baseline", kernel, case, compared),
-            lambda: topic.baseline(loaded, kernel, case, compared, run_cache.open_cached),
+            loaded, compared or usual, ("baseline", kernel, case, compared, usual),
+            lambda: topic.baseline(loaded, kernel, case, compared, run_cache.open_cached, usual=usual),
         )  # fmt: skip
         self.say(topic.verdict(kernel, row, found, against=against))
         notices = "".join(html_text.notice("info", "Baseline:", line) for line in said)

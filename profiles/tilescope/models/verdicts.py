@@ -16,13 +16,12 @@ _PERCENT = 1.1
 def sentence(rows: pd.DataFrame, candidate: str, baseline: str) -> str:
     """``softmax is 6.12–11.4× faster than eager in all 12 cases``.
 
-    ``rows`` are those of ``compare.compare``. Only significant differences count as faster or slower. What is wrong comes first, and
-    has no part in the rest.
+    ``rows`` are those of ``compare.compare``. Only significant differences count as faster or slower. Wrong cases of the candidate come
+    first, those of the baseline last, and neither has a part in the rest.
     """
     wrong = rows["verdict"].isin([WRONG, BASELINE_WRONG])
-    said = [_wrong(rows, candidate, WRONG), _wrong(rows, baseline, BASELINE_WRONG)]
-    if rows.empty or not wrong.all():
-        said.append(_speeds(rows[~wrong], candidate, baseline))
+    speeds = _speeds(rows[~wrong], candidate, baseline) if rows.empty or not wrong.all() else ""
+    said = [_wrong(rows, candidate, WRONG), speeds, _wrong(rows, baseline, BASELINE_WRONG)]
     return "; ".join(filter(None, said))
 
 
