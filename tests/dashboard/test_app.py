@@ -87,6 +87,9 @@ def test_phone_roofline_and_wide_table(visit: Any, built: Any) -> None:
     drawn(page)
     assert not page.get_by_role("button", name="Start profiling").is_visible()
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+    for name in ("More", "Toggle theme"):
+        box = page.get_by_role("button", name=name, exact=True).bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= 390, name
     # Columns that are off the page fade out until they are reached.
     look_at(page, "Kernels")
     built(page, "Kernels")

@@ -48,6 +48,12 @@ VIEW = '[class*="place-"]:visible'
 CHOSEN = f"{VIEW} .tabulator-selected:visible"
 
 
+def takes_focus(node: dict[str, Any]) -> bool:
+    """Whether a node of the accessibility tree is a table or takes the focus, other than the page."""
+    focusable = any(one["name"] == "focusable" and one["value"]["value"] for one in node.get("properties", ()))
+    return node["role"]["value"] == "table" or (focusable and node["role"]["value"] != "RootWebArea")
+
+
 def focus(page: Any) -> tuple[str, str, bool]:
     role, name, seen = page.evaluate(FOCUS)
     return role, name, seen
@@ -346,12 +352,17 @@ def test_every_view_control_has_name(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax")
     start_button(page)
     asking = page.context.new_cdp_session(page)
-    for title in ("Summary", "Roofline", "Source", "Tune", "Compare", "Kernels"):
+    for title in ("Summary", "Roofline", "HBM traffic", "Fusing", "Source", "Tune", "Compare", "Kernels"):
         looked_at(page, title)
+        # What was drawn is named before anybody presses a key: who listens need not use Tab.
+        page.wait_for_function("() => allElements('.bk-events').every(canvas => canvas.ariaLabel)")
         seen = [
             (node["role"]["value"], node.get("name", {}).get("value", ""))
             for node in asking.send("Accessibility.getFullAXTree")["nodes"]
-            if not node.get("ignored") and node.get("role", {}).get("value") in ROLES
+            if not node.get("ignored") and (node["role"]["value"] in ROLES or takes_focus(node))
         ]
         assert len(seen) > 15
         assert not [role for role, name in seen if not name.strip()], title
+        # Who goes from table to table, or from figure to figure, can tell one from the other.
+        told = [name for role, name in seen if role in ("grid", "table", "application")]
+        assert len(told) == len({*told}), title

@@ -146,8 +146,8 @@ def test_texts_are_escaped() -> None:
 
 def test_assembly_lines_know_their_source_line() -> None:
     markup = code_pair.assembly("sass", ["sass", "ptx"], [Text("LDG", "k.py", 8, 0), Text(".L_x:", "k.py")])
-    assert '<tr data-line="8"><td>8</td><td><code>LDG</code>' in markup
-    assert "<tr><td></td><td><code>.L_x:</code>" in markup
+    assert '<tr data-line="8"><th scope="row">8</th><td><code>LDG</code>' in markup
+    assert '<tr><th scope="row"></th><td><code>.L_x:</code>' in markup
     assert re.findall(r'name="stage" value="(\w+)"( checked)?', markup) == [("ptx", ""), ("sass", " checked")]
 
 

@@ -50,10 +50,14 @@ function move(canvas, key) {
   range.setv({start: from(middle - half), end: from(middle + half)})
 }
 
+const nameTools = () => every(`${TOOLS}, .bk-events`).forEach(nameTool)
+
 function nameTool(element) {
   const tool = element.matches(TOOLS)
   element.setAttribute("role", tool ? "button" : "application")
-  element.setAttribute("aria-label", tool ? element.title || "More tools" : "Figure: its numbers are in the table")
+  let figure = element
+  while (figure && !figure.matches("[role=figure]")) figure = figure.parentElement ?? figure.getRootNode().host
+  element.setAttribute("aria-label", tool ? element.title || "More tools" : figure?.ariaLabel || "Figure")
   if (element.matches(".bk-OnOffButton")) element.setAttribute("aria-pressed", element.classList.contains("bk-active"))
 }
 
@@ -175,7 +179,7 @@ export function render({model}) {
     if (chord || event.defaultPrevented) return
     // Now, before the focus moves: a move within one shadow root is heard by nobody outside.
     if (event.key === "Tab") {
-      every(`${TOOLS}, .bk-events`).forEach(nameTool)
+      nameTools()
       stay(event)
     }
     if (event.key === "Escape") {
@@ -253,6 +257,9 @@ export function render({model}) {
   // What was sent before the question is built in turns of its own: two idle moments, one after the other. A page that never rests
   // gets an answer, too.
   const idle = then => (window.requestIdleCallback ?? setTimeout)(then, {timeout: REST})
-  model.on("asked", () => idle(() => idle(() => { model.drawn = model.asked })))
+  model.on("asked", () => idle(() => idle(() => {
+    nameTools()
+    model.drawn = model.asked
+  })))
   return place
 }

@@ -30,9 +30,8 @@ def answer(found: Answer) -> str:
     rows = "".join(_row(line) for line in found.lines)
     names = found.chain.names
     head = f"{', '.join(names)}: {times(found.bound) + ' by the bytes alone' if len(names) > 1 else 'nothing to fuse'}"
-    return html_text.subheading(head, "Predicted from sizes and datasheets; nothing was run.") + (
-        f'<table class="answer"><tbody>{rows}</tbody></table>'
-    )
+    told = html_text.subheading(head, "Predicted from sizes and datasheets; nothing was run.")
+    return f'<div role="status">{told}</div><table class="answer" aria-label="Reasons"><tbody>{rows}</tbody></table>'
 
 
 def _card(rank: int, found: Finding) -> str:
@@ -92,4 +91,4 @@ def _row(line: Line) -> str:
     mark = (
         f'<span role="img" aria-label="{_SAID[line.good]}">{_MARKS[line.good]}</span>' if line.good is not None else ""
     )
-    return f"<tr><th>{escape(line.topic)}</th><td>{mark}</td><td>{escape(line.text)}</td></tr>"
+    return f'<tr><th scope="row">{escape(line.topic)}</th><td>{mark}</td><td>{escape(line.text)}</td></tr>'

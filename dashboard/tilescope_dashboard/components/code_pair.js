@@ -35,6 +35,9 @@ export function render({model, el}) {
     const held = root.contains(el.getRootNode().activeElement?.closest("[name=stage]"))
     // The text is escaped where it is written.
     root.innerHTML = model.markup
+    // Chromium gives a row that takes the focus no name of its cells.
+    const said = cell => [...cell.childNodes].map(node => node.textContent).join(" ")
+    for (const row of rows("source")) row.ariaLabel = [...row.cells].map(said).join(", ")
     show(mark())
     show(root.querySelector(".source tr.chosen"))
     if (held) root.querySelector("[name=stage]:checked")?.focus()

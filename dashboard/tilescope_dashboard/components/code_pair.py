@@ -36,7 +36,7 @@ def pair(left: str, right: str, look: Theme) -> str:
     """Both panes in the theme's colours. Each must already be escaped."""
     colours = f"--accent: {look.accent}; --ground: {look.ground}; --heat: {_HEAT[look.dark]}"
     return (
-        f'<div class="pair" style="{colours}"><section class="source" tabindex="-1">{left}</section>'
+        f'<div class="pair" style="{colours}"><section class="source" tabindex="-1" aria-label="Source">{left}</section>'
         f'<section class="assembly">{right}</section></div>'
     )
 
@@ -69,7 +69,7 @@ def source(
     if before < len(texts):
         body.append(_gap(before + 1, len(texts), len(columns)))
     return (
-        f'<table><thead><tr><th scope="col">line</th>{_heads(columns)}<th scope="col" class="text">{escape(names.readable(file))}</th></tr></thead>'
+        f'<table aria-label="Lines of the source"><thead><tr><th scope="col">line</th>{_heads(columns)}<th scope="col" class="text">{escape(names.readable(file))}</th></tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table>"
     )
 
@@ -89,7 +89,7 @@ def elsewhere(rows: pd.DataFrame, file: str, columns: Sequence[LineColumn]) -> s
         for name, line in order.index
     )
     head = f'<tr><th scope="col">other files</th>{_heads(others)}</tr>'
-    return f'<table class="others"><thead>{head}</thead><tbody>{body}</tbody></table>'
+    return f'<table class="others" aria-label="Lines of other files"><thead>{head}</thead><tbody>{body}</tbody></table>'
 
 
 def assembly(stage: str, known: Iterable[str], lines: Sequence[Text], say: str = "") -> str:
@@ -102,13 +102,13 @@ def assembly(stage: str, known: Iterable[str], lines: Sequence[Text], say: str =
     if not lines:
         return f'<p class="say">{escape(say)}</p>'
     body = "".join(
-        f"<tr{_at(line)}><td>{line.line or ''}</td><td><code>{escape(line.text.expandtabs(4))}</code></td></tr>"
+        f'<tr{_at(line)}><th scope="row">{line.line or ""}</th><td><code>{escape(line.text.expandtabs(4))}</code></td></tr>'
         for line in lines
     )
     return (
         f'<div class="stages"><div role="radiogroup" aria-label="Stage">{tabs}</div><span role="status"></span></div>'
         f'<div class="scroll" role="region" tabindex="0" aria-label="{STAGES[stage]}">'
-        f"<table><tbody>{body}</tbody></table></div>"
+        f'<table aria-label="Lines and instructions"><tbody>{body}</tbody></table></div>'
     )
 
 

@@ -22,7 +22,8 @@ class PanelDialog(layout.Part):
 
     def __init__(self, state: State) -> None:
         super().__init__()
-        self.state, self.made, self.layout = state, False, layout.column()
+        # Nothing of it takes room where it stands: a column's button that scrolls would.
+        self.state, self.made, self.layout = state, False, layout.flow()
         state.param.watch(lambda _: next_tick(self.follow), "panel")
         state.param.watch(lambda *_: self.made and self.fill(), ["runs", "loaded", "kernel"])
         if state.panel == self.name_of_panel:

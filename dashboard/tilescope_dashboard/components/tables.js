@@ -1,14 +1,14 @@
 // What Panel's Tabulator lacks: roles for screen readers, the arrow keys, and rows that open. Tabulator calls this once for each table
-// it builds, as its method, for what an empty table shows: nothing. ``opens`` says that rows lead elsewhere.
-function (opens) {
+// it builds, as its method, for what an empty table shows: nothing. ``opens`` says that rows lead elsewhere, ``called`` what they are.
+function (opens, called) {
   // What has the focus, and scrolls, is the grid: it owns the titles above it, and says which row is chosen. Tabulator's own roles leave
   // out what can be focused, and put buttons into a grid.
   const grid = this.rowManager.element, titles = this.columnManager.element, pages = this.footerManager.element
   const put = (element, attributes) => Object.entries(attributes).forEach(([name, value]) => element.setAttribute(name, value))
   for (const wrong of ["role", "aria-owns"]) this.element.removeAttribute(wrong)
   put(titles, {id: "titles"})
-  put(grid, {role: "grid", "aria-owns": "titles", "aria-label": `Rows: the arrow keys choose one${opens ? ", Enter opens it" : ""}`})
-  put(pages, {role: "group", "aria-label": "Pages of the table"})
+  put(grid, {role: "grid", "aria-owns": "titles", "aria-label": `${called}: the arrow keys choose one${opens ? ", Enter opens it" : ""}`})
+  put(pages, {role: "group", "aria-label": `Pages of the table: ${called}`})
   this.on("rowSelectionChanged", (data, rows, selected, deselected) => {
     for (const row of deselected) put(row.getElement(), {id: "", "aria-selected": false})
     for (const row of rows) put(row.getElement(), {id: "chosen", "aria-selected": true})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -99,11 +100,12 @@ _MOST = 10_000
 class Table(pn.widgets.Tabulator):
     """A Tabulator that knows its columns' ``units`` and keeps the frame it was ``filled`` with, for downloads.
 
-    ``note`` says when it does not show all of it. ``picked`` is called with the place of the row that a user chooses, None for no
+    ``called`` tells it from another table of its view. ``note`` says when it does not show all of it. ``picked`` is called with the place of the row that a user chooses, None for no
     row. Rows of a kind that ``opens`` lead elsewhere (``tables.js``).
     """
 
     opens = False
+    called = "Rows"
     selection: Any
     hidden_columns: Any
     widths: Any
@@ -216,7 +218,7 @@ class Table(pn.widgets.Tabulator):
         """Send no cells' styles, as there are none: a browser that has not drawn the table yet stumbles over them."""
 
 
-def table(columns: Iterable[Column], kind: type[Table] = Table, **options: Any) -> Table:
+def table(columns: Iterable[Column], kind: type[Table] = Table, *, called: str = "Rows", **options: Any) -> Table:
     """An empty table of that kind with these columns.
 
     The last column takes what room is left; if of words, enough to read some. A table of launches has
@@ -227,9 +229,10 @@ def table(columns: Iterable[Column], kind: type[Table] = Table, **options: Any) 
     every = [*others, last]
     numeric = [column.name for column in every if column.number]
     settings: dict[str, Any] = {"pagination": "local", "page_size": 12, "selectable": 1, **options}
-    script = JSCode(f"function () {{ return ({_SCRIPT}).call(this, {'true' if kind.opens else 'false'}) }}")
+    known = f"{json.dumps(kind.opens)}, {json.dumps(called)}"
+    script = JSCode(f"function () {{ return ({_SCRIPT}).call(this, {known}) }}")
     widths = {c.name: max(_NAMED.get(c.name, _WIDTHS[c.unit]), _title_width(c.title)) for c in others}
-    return kind(
+    made = kind(
         pd.DataFrame({c.name: [] for c in every}),
         {c.name: c.unit for c in every},
         titles={c.name: c.title for c in every},
@@ -252,6 +255,8 @@ def table(columns: Iterable[Column], kind: type[Table] = Table, **options: Any) 
         margin=(4, 8, 0, 8),
         **settings,
     )
+    made.called = called
+    return made
 
 
 def _title_width(title: str) -> int:
@@ -271,8 +276,9 @@ def downloads(widget: Table, name: Callable[[], str]) -> pn.Column:
         def make() -> io.BytesIO:
             return write(exports.plain(widget.filled, widget.units))
 
-        return link(label, make, lambda: f"{name()}.{ending}", f"Save this table as {label}, values unscaled")
+        return link(label, make, lambda: f"{name()}.{ending}", f"Save {what} as {label}, values unscaled")
 
+    what = "this table" if widget.called == Table.called else f"the table of {widget.called}"
     links = [saving("CSV", "csv", exports.as_csv), saving("Parquet", "parquet", exports.as_parquet)]
     first = next((title for title in widget.titles.values() if meaning(title)), "")
     about = html_text.pane(

@@ -27,8 +27,8 @@ class Model(View):
 
     def build(self) -> list[Any]:
         self.chart, self.roofline, self.icicle, self.advice = chart(), chart(), chart(), html_text.pane()
-        self.kernels = table((*topic.KERNELS, topic.FUNCTION), pagination="remote")
-        self.modules = table(topic.MODULES, pagination="remote")
+        self.kernels = table((*topic.KERNELS, topic.FUNCTION), called="kernels", pagination="remote")
+        self.modules = table(topic.MODULES, called="modules", pagination="remote")
         self.of_kernels = html_text.pane()
         modules = html_text.pane(
             html_text.subheading(

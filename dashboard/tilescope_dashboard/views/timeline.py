@@ -31,7 +31,8 @@ class Timeline(View):
     def build(self) -> list[Any]:
         self._of: pd.DataFrame | None = None
         self.chart, self.traces, self.activity = chart(), layout.column(), ActivityStrip()
-        self.table, self.totals = table(topic.LAUNCHES, pagination="remote"), table(topic.TOTALS)
+        self.table = table(topic.LAUNCHES, called="launches", pagination="remote")
+        self.totals = table(topic.TOTALS, called="totals")
         self._problem, self._sample = Choice("workload", 280, self._pick), Choice("repetition", 130, self._draw)
         self._filter = pmui.TextInput(label="function contains", size="small", width=190)
         self._filter.param.watch(lambda _: self._draw(), "value")

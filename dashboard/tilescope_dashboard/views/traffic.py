@@ -26,7 +26,7 @@ class Traffic(View):
 
     def build(self) -> list[Any]:
         self.bars, self.gains = chart(), chart()
-        self.table, self.gain_table = table(topic.LAUNCHES), table(topic.SPEEDUPS)
+        self.table, self.gain_table = table(topic.LAUNCHES, called="launches"), table(topic.SPEEDUPS, called="speedups")
         self._problem, self._counted = Choice("workload", 280, self._pick), Choice("bytes", 220, self._draw)
         self._won = layout.column(self.gains, self.saved(self.gain_table, "speedup"))
         self._of: pd.DataFrame | None = None
