@@ -45,10 +45,9 @@ class Chart(pn.pane.Bokeh):
     @param.depends("object", watch=True)
     def _describe(self) -> None:
         if self.object is not None:
+            title, axis = getattr(self.object.title, "text", ""), next(iter(self.object.xaxis), None)
             # A figure without a title is told from the others of its view by what its axis is of.
-            axis = next(iter(self.object.xaxis), None)
-            own = getattr(self.object.title, "text", "") or getattr(axis, "axis_label", "")
-            said = filter(None, [own, self.about()])
+            said = filter(None, [title, self.about(), "" if title else getattr(axis, "axis_label", "")])
             self.object.html_attributes = {"role": "figure", "aria-label": ". ".join(said)}
 
 
