@@ -354,6 +354,8 @@ def test_every_view_control_has_name(visit: Any) -> None:
     asking = page.context.new_cdp_session(page)
     for title in ("Summary", "Roofline", "HBM traffic", "Fusing", "Source", "Tune", "Compare", "Kernels"):
         looked_at(page, title)
+        if title == "HBM traffic":
+            page.get_by_role("grid").nth(1).wait_for()
         # What was drawn is named before anybody presses a key: who listens need not use Tab.
         page.wait_for_function("() => allElements('.bk-events').every(canvas => canvas.ariaLabel)")
         seen = [
