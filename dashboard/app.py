@@ -132,7 +132,7 @@ def fill_main(state: State, drawer: Drawer, page: pmui.Page) -> None:
         views = Navigation(
             state, GROUPS, APART, FORMER, beside=[context.brief, find.opener], below=[context, progress, find]
         )
-        page.param.update(header=[kernel_bar.KernelBar(state)], main=[views])
+        page.param.update(header=[kernel_bar.KernelBar(state)], main=list(views.layout))
     except Exception as error:  # else the page would stay empty
         page.main = [start_error(error)]
     else:

@@ -18,9 +18,12 @@ ADDRESSES = """() => {
   )
 }"""
 
-#: Widths of the visible figures, and of what was drawn in them.
-WIDTHS = """() => seenFigures().map(({el, frame}) =>
-  [el.parentNode.host.clientWidth - el.offsetWidth, el.offsetWidth - frame.bbox.right])"""
+#: Widths that the visible figures leave of what holds them, a figure's share, and of what was drawn in them.
+WIDTHS = """() => seenFigures().map(({el, frame}, _, every) => {
+  const beside = every.filter(other => other.el.parentNode === el.parentNode && other.el.offsetTop === el.offsetTop)
+  const filled = beside.reduce((sum, other) => sum + other.el.offsetWidth, 0)
+  return [(el.parentNode.host.clientWidth - filled) / beside.length, el.offsetWidth - frame.bbox.right]
+})"""
 #: Presses Profile as soon as a figure is drawn, before the page is at rest; and says whether a pointer would have reached it.
 PRESSED_EARLY = """async () => {
   const drawn = () => allViews().some(view => view.model.type === "Figure" && view.has_finished())

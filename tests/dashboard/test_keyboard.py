@@ -108,7 +108,7 @@ def test_figure_text_follows_headline(in_runs: None) -> None:
 
     assert all("roof at" in said for said in spoken())
     state.kernel = "matmul"
-    headline = html_text.title_of(shown.__panel__()[1].object)
+    headline = html_text.title_of(shown.head.object)
     assert headline and all(headline in said for said in spoken())
 
 

@@ -30,7 +30,7 @@ POOR = "20260103-030405-dddd"
 
 def body(shown: View) -> Any:
     """What a view has below its title and what to do."""
-    return shown.__panel__()[3]
+    return shown.body
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_traffic_bar_of_a_sample_is_empty_and_says_so() -> None:
 
 def test_stats_name_the_sample_of_programs() -> None:
     row = summarise(counted(NEAR), synthetic.DEVICE).iloc[0].to_dict()
-    stats = summary_topic.stats(row, pd.DataFrame({"speedup": []}))
+    stats = summary_topic.stats(row, ())
     (stat,) = [one for one in stats if one.label == "bytes requested"]
     assert stat.value == "≈ 8.00 MB"
     assert stat.note == f"6.00 MB read, 2.00 MB written; estimated from a sample of {PROGRAMS}"

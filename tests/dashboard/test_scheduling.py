@@ -82,8 +82,8 @@ def test_unreadable_recording_is_told(page: Page, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(run_cache, "_open", refuse)
     shown = opened(Claims)
     page.tick()
-    assert "the run is damaged" in shown.trouble.object
-    assert shown.trouble.visible
+    assert "could not be drawn" in shown.head.object and "the run is damaged" in shown.head.object
+    assert "Claims" in shown.head.object or "Reading" in shown.head.object
 
 
 @pytest.mark.usefixtures("nothing_kept")

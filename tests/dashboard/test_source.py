@@ -239,7 +239,7 @@ def test_lines_of_another_kernel_than_the_pages_are_named(
 def test_a_kernel_without_lines_says_what_to_do(run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path)
     view = shown(run, "matmul")
-    said = view.whose.object
+    said = view.head.object
     assert "<code>tilescope profile matmul --collect compiler,interpreter</code>" in said
     assert "<code>tilescope profile matmul --collect compiler,interpreter,ncu_source</code>" in said
     assert not view.body.visible

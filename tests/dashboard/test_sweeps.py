@@ -312,7 +312,7 @@ def held(shown: Autotune) -> dict[str, Choice]:
 def test_cheap_parameters_are_behind_a_button_and_count(in_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = with_parameters("ABCDEF", monkeypatch)
     axes = {field(shown, name).value for name in ("across", "down")}
-    aside = shown.__panel__()[3][1]
+    aside = shown.body[1]
     more = field(shown, f"{len(aside)} more parameters")
     assert held(shown).keys() == set("ABCDEF") - axes
     assert not aside.visible and {one.label for one in aside} == {"A", "C", "E"} - axes
@@ -326,7 +326,7 @@ def test_cheap_parameters_are_behind_a_button_and_count(in_runs: None, monkeypat
 
 def test_a_few_parameters_are_all_seen(in_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = with_parameters("ABCDE", monkeypatch)
-    assert len(held(shown)) == 3 and not shown.__panel__()[3][1].objects
+    assert len(held(shown)) == 3 and not shown.body[1].objects
 
 
 async def test_a_sweep_is_said_to_be_under_way_as_long_as_it_is(in_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,7 +142,7 @@ def test_autotune_without_configs_names_the_cure() -> None:
     state.runs = [run for run in state.runs if not run.recorded]  # one of those has a sweep
     shown = Autotune(state)
     shown.refresh()
-    said = shown.whose
+    said = shown.head
     assert "softmax declares no configs" in said.object
     assert not shown.body.visible
     declared = {"name": "softmax", "kernel": "softmax", "implementations": {"triton": {"configs": [{"BLOCK": 64}]}}}

@@ -167,7 +167,7 @@ def script(tmp_path: Path) -> Iterator[Watch]:
 def shown(**address: str) -> View:
     view = View(State(view="watch", may_launch=True, **address))
     view.refresh()
-    assert not view.trouble.visible, view.trouble.object
+    assert "could not be drawn" not in view.head.object, view.head.object
     return view
 
 

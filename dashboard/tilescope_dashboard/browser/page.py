@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import param
+from param.parameterized import no_instance_params
 
 from tilescope_dashboard.components.script import ScriptComponent
 from tilescope_dashboard.data.meanings import MEANINGS
@@ -37,6 +38,7 @@ _MARKUP = (
 )
 
 
+@no_instance_params  # else each has copies of its forty parameters
 class PageScript(ScriptComponent):
     """The button of the sheet, and a script for the whole page.
 

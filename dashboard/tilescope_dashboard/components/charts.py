@@ -11,6 +11,8 @@ from bokeh.model import Model
 from bokeh.models import ColumnDataSource, LegendItem, Range1d
 from panel.io import hold
 
+from tilescope_dashboard.components import layout
+
 
 class Chart(pn.pane.Bokeh):
     """A place for a figure, which it gives a text alternative: its own title, and ``about``.
@@ -79,16 +81,11 @@ def chart() -> Chart:
     return Chart(sizing_mode="stretch_width", margin=(4, 8))
 
 
-def side_by_side(charts: Iterable[Chart], width: int, gap: str = "8px") -> pn.Column:
+def side_by_side(charts: Iterable[Chart], width: int, gap: str = "8px") -> layout.Column:
     """The figures in rows, each at least ``width`` pixels wide, as many in a row as fit. A hidden one leaves its room to others."""
     # A column that flows in rows: a Row would be as wide as all of them, and a figure in a FlexBox that is out of sight is
     # never drawn.
-    rooms = []
-    for place in charts:
-        rooms.append(pn.Column(place, min_width=width, styles={"flex": f"1 1 {width}px"}, margin=0))
-        place.link(rooms[-1], visible="visible")
-    return pn.Column(
-        *rooms,
-        sizing_mode="stretch_width", margin=0, styles={"flex-flow": "row wrap", "gap": gap},
-        stylesheets=[".scroll-button { display: none; }"],  # it would take the place of a figure in the last row
-    )  # fmt: skip
+    every = list(charts)
+    for place in every:
+        place.param.update(min_width=width, styles={"flex": f"1 1 {width}px"})
+    return layout.flow(*every, styles={"gap": gap})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import bokeh.models
 import panel as pn
+from panel.layout.base import ListPanel
 
 
 class Part(pn.viewable.Viewer):
@@ -16,21 +18,22 @@ class Part(pn.viewable.Viewer):
         return self.layout
 
 
-def column(*parts: Any, **settings: Any) -> pn.Column:
+class Column(ListPanel):
+    """Bokeh's column. Panel's own also follows its scrolling, and has a button for that which takes room."""
+
+    _bokeh_model = bokeh.models.Column
+    _direction = "vertical"
+    _stylesheets = pn.Row._stylesheets
+
+
+def column(*parts: Any, **settings: Any) -> Column:
     """Parts from top to bottom, as wide as the page."""
-    return pn.Column(*parts, **{"sizing_mode": "stretch_width", "margin": 0, **settings})
+    return Column(*parts, **{"sizing_mode": "stretch_width", "margin": 0, **settings})
 
 
-def flow(*parts: Any, wrap: str = "wrap", **settings: Any) -> pn.Column:
-    """A column that flows as a row and keeps its parts' own widths. Its button that scrolls would take room."""
-    return column(
-        *parts,
-        **{
-            **settings,
-            "styles": {"flex-flow": f"row {wrap}", **settings.get("styles", {})},
-            "stylesheets": [".scroll-button { display: none; }", *settings.get("stylesheets", [])],
-        },
-    )
+def flow(*parts: Any, wrap: str = "wrap", **settings: Any) -> Column:
+    """A column that flows as a row and keeps its parts' own widths."""
+    return column(*parts, **{**settings, "styles": {"flex-flow": f"row {wrap}", **settings.get("styles", {})}})
 
 
 def beside(*parts: Any) -> pn.FlexBox:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from panel.custom import JSComponent
 
@@ -18,16 +18,17 @@ class ScriptComponent(JSComponent):
     """
 
     __abstract = True
+    _style: ClassVar[list[str]] = []
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
         module = Path(inspect.getfile(cls))
-        cls._esm = module.with_suffix(".js")
+        style = module.with_suffix(".css")
+        cls._esm = module.with_suffix(".js").read_text(encoding="utf-8")
+        cls._style = [style.read_text(encoding="utf-8")] if style.exists() else []
 
     def __init__(self, **settings: Any) -> None:
-        style = self._esm.with_suffix(".css")
-        own = {"stylesheets": [style.read_text(encoding="utf-8")]} if style.exists() else {}
-        super().__init__(**own | settings)
+        super().__init__(**{"stylesheets": self._style, **settings})
 
     def _get_properties(self, doc: Any) -> dict[str, Any]:
         properties = super()._get_properties(doc)

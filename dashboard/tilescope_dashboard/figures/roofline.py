@@ -102,15 +102,15 @@ def _extent(points: pd.DataFrame, roofs: Sequence[Roof]) -> tuple[tuple[float, f
     return (left, right), (low, max(up) * 4)
 
 
-def _joined(points: pd.DataFrame) -> pd.DataFrame:
+def _joined(points: pd.DataFrame) -> dict[str, np.ndarray]:
     """A line through the points of each call or launch with several, from left to right. NaN separates two lines."""
     call = points.groupby([*CASE_COLUMNS, "launch"], dropna=False, sort=False).ngroup()
     standing = points.assign(call=call)[["intensity", "height", "call"]][points["height"].gt(0)]
     several = standing[standing.duplicated("call", keep=False)].sort_values(["call", "intensity"])
     ends = np.flatnonzero(np.diff(several["call"])) + 1
-    return pd.DataFrame({
+    return {
         name: np.insert(several[column].to_numpy(float), ends, np.nan) for name, column in (("x", "intensity"), ("y", "height"))
-    })  # fmt: skip
+    }  # fmt: skip
 
 
 def _draw_points(plot: figure, points: pd.DataFrame, unit: str, look: Theme) -> None:
@@ -126,7 +126,9 @@ def _draw_points(plot: figure, points: pd.DataFrame, unit: str, look: Theme) -> 
     above = points[points["above_roof"].astype(bool)]
     if len(above):
         ring = Scatter(x="intensity", y="height", size=24, fill_color=None, line_color=look.warning, line_width=1.6)
-        plot.add_glyph(ColumnDataSource(above[["intensity", "height"]]), ring, name="above")
+        plot.add_glyph(
+            ColumnDataSource({name: above[name].to_numpy() for name in ("intensity", "height")}), ring, name="above"
+        )
     tips = [("", "@case"), ("launch", "@function"), ("point", "@said"), ("intensity", "@at"), ("performance", "@reached"),
             ("executed", "@executed"), ("time", "@time")]  # fmt: skip
     hover(plot, plotted, tips)
@@ -134,7 +136,7 @@ def _draw_points(plot: figure, points: pd.DataFrame, unit: str, look: Theme) -> 
     keys(plot, look, _keys(points, look))
 
 
-def _columns(points: pd.DataFrame, unit: str, look: Theme) -> pd.DataFrame:
+def _columns(points: pd.DataFrame, unit: str, look: Theme) -> dict[str, Any]:
     """The points' marks, and their texts for the hover."""
     impls = list(dict.fromkeys(points["impl"]))
     shades = points["impl"].map({impl: colour(impl, look, impls) for impl in impls})
@@ -142,12 +144,12 @@ def _columns(points: pd.DataFrame, unit: str, look: Theme) -> pd.DataFrame:
     sampled, requested = points["kind"].eq("sampled"), points["kind"].eq("requested")
     cases = zip(points["impl"].map(look.called), points["pass"], points["workload"], strict=True)
     kinds = zip(points["kind"], points["level"], points["predicted"], strict=True)
-    return pd.DataFrame({
-        "intensity": points["intensity"].astype(float), "height": points["height"], "row": points["row"],
+    return {
+        "intensity": points["intensity"].to_numpy(float), "height": points["height"].to_numpy(), "row": points["row"].to_numpy(),
         # A cross marks sampled points, which are approximate. Its strokes are too short for dashes.
-        "mark": shapes.mask(requested, shapes + "_dot").mask(sampled, "x"),
-        "size": points["level"].map(_SIZES).fillna(10),
-        "colour": shades, "fill": shades.where(points["kind"].eq("moved"), look.ground),
+        "mark": shapes.mask(requested, shapes + "_dot").mask(sampled, "x").to_numpy(),
+        "size": points["level"].map(_SIZES).fillna(10).to_numpy(),
+        "colour": shades.to_numpy(), "fill": shades.where(points["kind"].eq("moved"), look.ground).to_numpy(),
         "dash": np.where(points["predicted"] & ~sampled, "dashed", "solid"),
         "case": [short(" · ".join(case), 60) for case in cases],
         "function": [short(name, 44) if isinstance(name, str) and name else "whole call" for name in points["function"]],
@@ -156,7 +158,7 @@ def _columns(points: pd.DataFrame, unit: str, look: Theme) -> pd.DataFrame:
         "reached": [write(number, unit) for number in points["height"]],
         "executed": [f"{ratio:.2f}× the operations needed" if ratio > 0 else "not counted" for ratio in points["executed_ratio"].astype(float)],
         "time": [write(time, "second") for time in points["gpu_time"]],
-    })  # fmt: skip
+    }  # fmt: skip
 
 
 def _keys(points: pd.DataFrame, look: Theme) -> list[Key]:

@@ -22,7 +22,8 @@ def speed_of_light(shares: pd.DataFrame, parts: Sequence[str], look: Theme) -> f
     plot.xaxis.ticker = FixedTicker(ticks=[0, 0.25, 0.5, 0.75, 1])
     bars = HBar(y="part", right="share", height=0.56, fill_color=look.accent, line_color=look.accent)
     said = [write(value, "ratio") for value in shares["share"]]
-    drawn = plot.add_glyph(ColumnDataSource(shares.assign(text=said)), bars, name="shares")
+    bar = {name: shares[name].tolist() for name in ("part", "share", "said")}
+    drawn = plot.add_glyph(ColumnDataSource(bar | {"text": said}), bars, name="shares")
     known = dict(zip(shares["part"], shares["share"], strict=True))
     texts = [write(known[part], "ratio") if part in known else "not recorded" for part in parts]
     written = ColumnDataSource({"y": list(parts), "x": [known.get(part, 0.0) for part in parts], "text": texts})

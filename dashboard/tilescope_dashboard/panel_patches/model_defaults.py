@@ -26,7 +26,7 @@ _properties: dict[type[HasProps], list[tuple[str, PropertyDescriptor[Any], bool]
 
 def themed_values(model: HasProps) -> dict[str, Any] | None:
     """``HasProps.themed_values``, without a failing attribute lookup for models without a theme."""
-    found: dict[str, Any] | None = vars(model).get("__themed_values__")
+    found: dict[str, Any] | None = model.__dict__.get("__themed_values__")
     return found
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import pandas as pd
 from tilescope.hardware import roofs
 from tilescope.models import function_names
@@ -12,7 +15,9 @@ from tilescope_dashboard.data.units import times, write
 from tilescope_dashboard.topics.sentence import Sentence
 
 
-def sentence(kernel: str, case: CaseValues | None, device: Device | None, unfused: pd.DataFrame) -> Sentence:
+def sentence(
+    kernel: str, case: CaseValues | None, device: Device | None, unfused: Sequence[Mapping[str, Any]]
+) -> Sentence:
     """The bytes and the time that the next elementwise operation no longer takes, at the device's HBM roof; and the measured speedup
     over the kernel's operations one by one, ``unfused`` (rows of ``compare.against``).
     """
@@ -20,8 +25,9 @@ def sentence(kernel: str, case: CaseValues | None, device: Device | None, unfuse
     told = [
         f"Measured: {said} takes {write(row['time'], 'second')}, its operations one by one {write(row['baseline_time'], 'second')} "
         f"({times(row['speedup'])})."
-        for row in unfused[unfused["speedup"].notna()].head(1).to_dict("records")
-    ]
+        for row in unfused
+        if pd.notna(row["speedup"])
+    ][:1]
     result, roof = _result(case), roofs.roof(device, "hbm") if device else None
     if not result or device is None or roof is None:
         unknown = "This run does not say how many bytes its result has."

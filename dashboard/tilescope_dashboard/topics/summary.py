@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def verdict(
     case: Mapping[str, Any] | None,
     found: Sequence[Finding],
     failed: Sequence[Failure] = (),
-    against: pd.DataFrame | None = None,
+    against: Sequence[Mapping[str, Any]] = (),
 ) -> Sentence:
     """The sentence on a row of ``tilescope.models.summary.summarise``: the most important finding, else its speedup over the first
     baseline of ``against`` and its share of the roof; and the reason.
@@ -67,12 +68,12 @@ def verdict(
     return Sentence(f"{function_names.said(kernel)}: {title}", f"{case['why']} ({overview.place(case)})")
 
 
-def _standing(case: Mapping[str, Any], against: pd.DataFrame | None) -> list[str]:
+def _standing(case: Mapping[str, Any], against: Sequence[Mapping[str, Any]]) -> list[str]:
     """How fast the case is: over the baseline, and of its roof."""
     bound = _BOUND.get(case["bound"], "")
     if not case["measured"]:
         return [f"predicted {bound}" if bound else ""]
-    rows = against[against["speedup"].notna()].to_dict("records") if against is not None else []
+    rows = [row for row in against if pd.notna(row["speedup"])]
     faster = [f"{_speed(row)} {row['baseline_name']}{_where(row)}" for row in rows[:1]]
     if case["floor_fraction"] > 0:
         return [*faster, f"{write(case['floor_fraction'], 'ratio')} of the {case['roof']}"]
@@ -167,11 +168,11 @@ def _of_tensors(case: CaseValues, launch: int, seconds: float, device: Device) -
     return "tensor cores", share, said
 
 
-def stats(case: Mapping[str, Any], against: pd.DataFrame, found: Sequence[Finding] = ()) -> list[Stat]:
+def stats(case: Mapping[str, Any], against: Sequence[Mapping[str, Any]], found: Sequence[Finding] = ()) -> list[Stat]:
     """The large numbers above the page: the evidence of the foremost finding, time, speedup over the baseline, traffic."""
     first = foremost(found)
     cause = [Stat(one.label, one.text, one.source) for one in (first.evidence[:1] if first else ())]
-    speedups = [_delta(row) for row in against[against["speedup"].notna()].to_dict("records")]
+    speedups = [_delta(row) for row in against if pd.notna(row["speedup"])]
     resources = overview.resources(case, functools.partial(_was, against))
     floor = (
         []
@@ -183,13 +184,14 @@ def stats(case: Mapping[str, Any], against: pd.DataFrame, found: Sequence[Findin
     return list({one.label: one for one in reversed(every)}.values())[::-1]
 
 
-def _was(against: pd.DataFrame, column: str, unit: str) -> str:
+def _was(against: Sequence[Mapping[str, Any]], column: str, unit: str) -> str:
     """``; baseline 22`` if the same implementation had another value in the baseline run; empty otherwise."""
-    if column not in against:
-        return ""
-    same = against[against["impl"].eq(against["baseline_impl"]) & against["run"].ne(against["baseline_run"])]
-    values = [row for row in same[[column, f"baseline_{column}"]].dropna().to_numpy() if row[0] != row[1]]
-    return f"; baseline {write(float(values[0][1]), unit)}" if values else ""
+    for row in against:
+        now, before = row.get(column, math.nan), row.get(f"baseline_{column}", math.nan)
+        same = row["impl"] == row["baseline_impl"] and row["run"] != row["baseline_run"]
+        if same and pd.notna(now) and pd.notna(before) and now != before:
+            return f"; baseline {write(float(before), unit)}"
+    return ""
 
 
 def _where(row: Mapping[str, Any]) -> str:
@@ -215,7 +217,7 @@ def baseline(
     opened: Callable[[Path], LoadedRun],
     *,
     usual: Sequence[str] = (),
-) -> tuple[pd.DataFrame, list[str]]:
+) -> tuple[list[dict[str, Any]], list[str]]:
     """The case against the ``chosen`` baselines, else the ``usual`` ones (``compare.against``): its rows, and lines on what limits the
     comparison.
     """  # fmt: skip
@@ -229,12 +231,14 @@ def baseline(
     try:
         rows, said = compare.against(narrowed(loaded), kernel, tokens, lambda path: narrowed(opened(path)))
     except store.StoreError as error:
-        return pd.DataFrame(columns=["speedup"]), [str(error)]
+        return [], [str(error)]
     ours = rows[rows["impl"].eq(case.impl) & rows["config"].eq(case.config)]
-    found = ours if len(ours) else rows
+    found = [
+        {str(name): value for name, value in row.items()} for row in (ours if len(ours) else rows).to_dict("records")
+    ]
     if not chosen:
         return found, []
     # If no times are compared at all, say so once.
     told = any("no times are compared" in line for line in said)
-    without = [] if told else found[found["speedup"].isna()].to_dict("records")
+    without = [] if told else [row for row in found if pd.isna(row["speedup"])]
     return found, said + [f"{row['baseline_impl']} in {row['baseline_run']}: {row['verdict']}" for row in without]

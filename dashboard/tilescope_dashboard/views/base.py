@@ -56,15 +56,15 @@ class View(layout.Part):
         #: Tables still to be added to the view, where a browser is to draw its figures first; None once it is ``complete``.
         self._late: list[Callable[[], object]] | None = [] if in_session() else None
         self.shown: Recording | None = None
-        self.trouble, self.whose = (html_text.pane(visible=False) for _ in range(2))
-        self.head = html_text.pane()
+        #: The title, and below it what to do where no recording answers the question.
+        self.head, self._title, self._todo = html_text.pane(), "", ""
         #: The text of the title, and where the numbers are from.
         self.caption, self.origins = html_text.pane(), list[str]()
         self.body = layout.column(*self.build())
         if not self.body.select(lambda part: part is self.caption):
             with_charts = [place for place, part in enumerate(self.body) if part.select(Chart)]
             self.body.insert(with_charts[0] + 1 if with_charts else 0, self.caption)
-        self.layout = layout.column(self.trouble, self.head, self.whose, self.body)
+        self.layout = layout.column(self.head, self.body)
         for place in self.body.select(Chart):
             place.about = self.about
         state.param.watch(self._changed, ["loaded", "kernel", "error", "theme", "narrow", "view", "case", "runs"])
@@ -81,11 +81,13 @@ class View(layout.Part):
         """What to do where no recording answers the question, as HTML."""
         return ""
 
-    def say(self, said: Sentence, more: str = "") -> None:
-        """Set the title; and its text, ``more`` as HTML and the origins below the first figure, else below the title."""
+    def say(self, said: Sentence, more: str = "", stats: str = "") -> None:
+        """Set the title, with ``stats`` as HTML; and its text, ``more`` as HTML and the origins below the first figure, else below
+        the title.
+        """
         text = html_text.paragraph(said.text) + more + html_text.whose(*self.origins)
-        self.head.object = html_text.heading(said.title) + ("" if self.body.visible else text)
-        self.caption.object = text
+        self._title = html_text.heading(said.title) + stats + ("" if self.body.visible else text)
+        self.head.object, self.caption.object = self._title + self._todo, text
 
     def say_nothing(self, said: Sentence) -> None:
         """Set the title of a view that has nothing to show."""
@@ -193,16 +195,15 @@ class View(layout.Part):
     def refresh(self) -> None:
         """Update if something changed since the view was last looked at."""
         if not self.fresh:
-            self.fresh, self.trouble.visible = True, False
-            self._attempt(self._bring_up)
-            if self.trouble.visible:  # the rest is of what was shown before
-                self.body.visible, self.head.object = False, ""
+            self.fresh = True
+            # Where it fails, the rest is of what was shown before.
+            self._attempt(self._bring_up, keeps=False)
 
     def _bring_up(self) -> None:
         of_step = self.state.of_step and self.name_in_address not in (*OF_ALL, WHOLE_RUN, MODEL)
         trouble = None if self.name_in_address in OF_ALL else self.state.trouble
         if trouble or of_step:
-            self.whose.visible, self.origins, self.body.visible = False, [], False
+            self._todo, self.origins, self.body.visible = "", [], False
             self.say(trouble) if trouble else self.say_apart()
             return
         self.body.visible = True
@@ -213,8 +214,7 @@ class View(layout.Part):
 
     def say_whose(self) -> None:
         """Note the shown recording's origin, or say what to do where there is none."""
-        self.whose.object, self.origins = "", []
-        self.whose.visible = not self.shown
+        self._todo, self.origins = "", []
         if self.shown:
             # For the open run, the line beside the tabs has the remark on changed code.
             borrowed = self.shown.loaded is not self.state.loaded
@@ -223,7 +223,8 @@ class View(layout.Part):
             tool = str(self.state.loaded.run.settings.get("tool", "")) if self.state.loaded else ""
             # The kernels of another tool's file are not declared, so no command can profile them.
             of_file = f"<p>This run is a file of {escape(tool)}, which does not have it.</p>"
-            self.whose.object = of_file if tool else self.otherwise()
+            self._todo = of_file if tool else self.otherwise()
+        self.head.object = self._title + self._todo
 
     def read_claims(self, folders: Sequence[Path], show: Callable[[Sequence[Path]], object]) -> None:
         """Read the claims of the runs that are not cached, beside the sessions, then ``show`` all; unless others are requested meanwhile."""
@@ -239,15 +240,16 @@ class View(layout.Part):
 
         beside(functools.partial(run_cache.read_claims, unread), shown)
 
-    def _attempt(self, action: Callable[[], object]) -> None:
-        """Call ``action``. An error is shown in the view."""
+    def _attempt(self, action: Callable[[], object], keeps: bool = True) -> None:
+        """Call ``action``. An error is shown in the view, above the rest if it ``keeps`` that."""
         try:
             action()
         except Exception as error:
             LOG.exception("view %s", self.name_in_address)
             said = f"{type(error).__name__}: {error}"
-            self.trouble.object = html_text.notice("error", "This view could not be drawn.", said)
-            self.trouble.visible = True
+            trouble = html_text.notice("error", "This view could not be drawn.", said)
+            self.head.object = trouble + (self.head.object if keeps else "")
+            self.body.visible = self.body.visible and keeps
 
     def _changed(self, *events: param.parameterized.Event) -> None:
         # A new run may answer a question that the open one does not.

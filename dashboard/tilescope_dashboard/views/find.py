@@ -8,6 +8,7 @@ from typing import Any
 import panel_material_ui as pmui
 import param
 
+from tilescope_dashboard.components.choice import Button
 from tilescope_dashboard.components.panel_dialog import PanelDialog
 from tilescope_dashboard.data.units import short
 from tilescope_dashboard.session.scheduling import next_tick
@@ -30,7 +31,7 @@ class FindDialog(PanelDialog):
 
     def __init__(self, state: State, views: Mapping[str, str]) -> None:
         self._views = views
-        self.opener = pmui.Button(
+        self.opener = Button(
             label="Find /", description=f"{self.title} (/)", variant="text", size="small", height=30, margin=(4, 0),
             styles={"flex": "none"},
         )  # fmt: skip

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
 from tilescope.hardware import ceilings
@@ -76,11 +76,11 @@ class Fusing(View):
         self.say(topic.sentence(kernel, values, loaded.run.device, _unfused(loaded, kernel, case)))
 
 
-def _unfused(loaded: LoadedRun | None, kernel: str, case: KernelCase | None) -> pd.DataFrame:
+def _unfused(loaded: LoadedRun | None, kernel: str, case: KernelCase | None) -> Sequence[Mapping[str, Any]]:
     """The case against its operations one by one, where the run has them; none otherwise."""
     names = baselines.declared(loaded, kernel)
     if loaded is None or case is None or case.impl == "eager" or baseline.called("eager", names) != "unfused":
-        return pd.DataFrame(columns=["speedup"])
+        return []
     tokens = (f"{loaded.run.id}:eager",)
     rows, _ = run_cache.kept_against(
         loaded, tokens, ("baseline", kernel, case, tokens),

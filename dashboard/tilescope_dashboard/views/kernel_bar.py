@@ -6,11 +6,10 @@ from datetime import datetime
 from typing import Any
 
 import panel as pn
-import panel_material_ui as pmui
 from tilescope.runs import store
 
 from tilescope_dashboard.components import layout
-from tilescope_dashboard.components.choice import CHOOSE, Choice
+from tilescope_dashboard.components.choice import CHOOSE, Button, Choice
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.units import ABSENT, short
@@ -65,7 +64,7 @@ class KernelBar(layout.Part):
         gpu = self._opener(GPU, label="GPU", variant="outlined")
         this_run = self._opener(RUN, label="This run", variant="outlined", css_classes=["of-run"])
         profile = self._opener(PROFILE, label="Profile", css_classes=["opens-drawer"])
-        unfold = pmui.Button(label="More", variant="outlined", height=40, stylesheets=[_UNFOLD_CSS], **_AT)
+        unfold = Button(label="More", variant="outlined", height=40, stylesheets=[_UNFOLD_CSS], **_AT)
         lists = (self._size, self._pass, self._impl, self._baseline, self._run, this_run, gpu, profile)
         self.lists = layout.flow(
             *lists, wrap="nowrap", styles={"flex": "1 1 0", "min-width": "0"}, stylesheets=[_LISTS_CSS]
@@ -83,9 +82,9 @@ class KernelBar(layout.Part):
         self._fold()
         self._fill()
 
-    def _opener(self, panel: str, **settings: Any) -> pmui.Button:
+    def _opener(self, panel: str, **settings: Any) -> Button:
         """A button that opens the panel, or closes it."""
-        button = pmui.Button(styles={"flex": "none"}, size="small", height=38, **_AT, **settings)
+        button = Button(styles={"flex": "none"}, size="small", height=38, **_AT, **settings)
 
         def toggle() -> None:
             self.state.panel = "" if self.state.panel == panel else panel

@@ -20,8 +20,8 @@ from tilescope_dashboard.views.base import View
 #: A view that is not open is hidden from eyes and ears. One that is put into the page before it is looked at is first laid out at its
 #: full width, so that its figures need not be drawn again. Bokeh lays a place out anew when its classes change, not when its styles do.
 _AWAY = {"position": "absolute", "inset": "0 0 auto", "height": "0", "overflow": "hidden", "visibility": "hidden"}
-_SEEN, _PUT = {"content-visibility": "hidden"}, {"animation": "rest 1ms 2s both"}
-_SHOWN = dict.fromkeys([*_AWAY, *_SEEN, *_PUT])
+_LEFT, _PUT = _AWAY | {"content-visibility": "hidden"}, _AWAY | {"animation": "rest 1ms 2s both"}
+_SHOWN = dict.fromkeys(_LEFT | _PUT)
 _RESTS = "@keyframes rest { to { content-visibility: hidden; } }"
 
 
@@ -69,14 +69,13 @@ class Navigation(layout.Part):
         # Views of one kernel are likely to be opened next, from each other and from Home.
         self._near = [group for group, title in zip(self._groups, groups, strict=True) if title != apart]
         self.made: dict[str, View] = {}
-        self._seen: set[str] = set()
         # Back does not undo a change of theme.
         self._begun = {name: getattr(state, name) for name in IN_ADDRESS if name != "theme"}
         look: dict[str, Any] = {"variant": "scrollable", "scroll_buttons": "false", "sizing_mode": "stretch_width"}
         self._top = pmui.TabMenu(items=list(groups), active=0, sx=_GROUPS | _APART if apart else _GROUPS, **look)
         self._below = pmui.TabMenu(items=[], sx=_VIEWS, **look)
-        #: The view whose tab is marked, the number of its group, and the last open view of each group.
-        self._tab, self._here, self._last = "", 0, [group[0] for group in self._groups]
+        #: The view that is seen, the one whose tab is marked, the number of its group, and the last open view of each group.
+        self._shown, self._tab, self._here, self._last = "", "", 0, [group[0] for group in self._groups]
         self._marking = False
         self._top.param.watch(lambda event: self._press(self._last, event.new), "active")
         self._below.param.watch(lambda event: self._press(self._groups[self._here], event.new), "active")
@@ -85,7 +84,7 @@ class Navigation(layout.Part):
         self.page.param.watch(lambda event: next_tick(lambda: setattr(state, "narrow", event.new)), "narrow")
         # The places are there from the start: whenever a row of models is added to, the theme is put on all of them again, and
         # every table among them lays out the page anew.
-        self.places = {name: layout.column(css_classes=[f"place-{name}"]) for name in self._views}
+        self.places = {name: layout.column(css_classes=[f"place-{name}"], styles=_AWAY) for name in self._views}
         state.param.watch(self._switch, "view")
         state.param.watch(lambda _: next_tick(self._tell_page), ["panel", "theme"])
         self._switch()
@@ -116,8 +115,10 @@ class Navigation(layout.Part):
         if name != self._tab:
             self._mark_tab(name)
         self._furnish(name)
-        self._seen.add(name)
-        self._mark()
+        if name != self._shown:
+            if self._shown:
+                self.places[self._shown].styles = _LEFT
+            self.places[name].styles, self._shown = _SHOWN, name
 
     def _press(self, names: Sequence[str], at: int | None) -> None:
         """Mark the tab, and open its view at the next tick: the last one's, if several were pressed quickly."""
@@ -149,18 +150,12 @@ class Navigation(layout.Part):
 
     def _put(self, name: str) -> None:
         if not self.sent(name):
-            self.places[name].append(self.made[name])
-            self._mark()
+            # The view's parts themselves: a place is a column as well.
+            self.places[name].param.update(objects=list(self.made[name].layout), styles=_PUT)
 
     def sent(self, name: str) -> bool:
         """Whether the view is on the page."""
         return bool(self.places[name].objects)
-
-    def _mark(self) -> None:
-        """Have the browser show the open view alone."""
-        for name, place in self.places.items():
-            away = _AWAY | (_SEEN if name in self._seen else _PUT if place.objects else {})
-            place.styles = _SHOWN if name == self.state.view else away
 
     def _likely(self) -> Iterator[str]:
         """Views that may be opened next: the others of this group, and the first of each other group; but no live one, which costs time

@@ -34,11 +34,11 @@ class Summary(View):
     of_other_runs = True
 
     def build(self) -> list[Any]:
-        self.stats, self.causes = html_text.pane(), html_text.pane("", cards.CSS)
+        self.causes = html_text.pane("", cards.CSS)
         self.light, self.roofline = chart(), chart()
-        self.whose_light = html_text.pane()
+        self._causes = ""
         self.state.param.watch(self._changed, "compared")
-        return [self.stats, side_by_side([self.light, self.roofline], 330), self.whose_light, self.causes]
+        return [side_by_side([self.light, self.roofline], 330), self.causes]
 
     def update(self) -> None:
         state, loaded, case = self.state, self.state.loaded, self.state.standing
@@ -58,19 +58,19 @@ class Summary(View):
             loaded, compared or usual, ("baseline", kernel, case, compared, usual),
             lambda: topic.baseline(loaded, kernel, case, compared, run_cache.open_cached, usual=usual),
         )  # fmt: skip
-        self.say(topic.verdict(kernel, row, found, against=against))
         notices = "".join(html_text.notice("info", "Baseline:", line) for line in said)
-        self.stats.object = (html_text.stats(topic.stats(row, against, found)) if row else "") + notices
+        stats = html_text.stats(topic.stats(row, against, found)) if row else ""
+        self.say(topic.verdict(kernel, row, found, against=against), stats=stats + notices)
         self._draw_roofline(loaded, case)
+        left = f" These are {_MOST} of {len(found)}: Why has them all." if len(found) > _MOST else ""
+        text = f"Estimates are upper limits: fix one, then measure again.{left}"
+        head = html_text.subheading("Causes, by potential speedup", text)
+        self._causes = head + cards.cards(found[:_MOST]) if found else ""
         # Bars of the open run, else of the best recording with counters, which may have to be read first.
         shares = _shares(loaded, kernel, case)
         self._show_light(shares)
         if shares.empty:
             once_loaded(functools.partial(self._borrow, case))
-        left = f" These are {_MOST} of {len(found)}: Why has them all." if len(found) > _MOST else ""
-        text = f"Estimates are upper limits: fix one, then measure again.{left}"
-        head = html_text.subheading("Causes, by potential speedup", text)
-        self.causes.object = head + cards.cards(found[:_MOST]) if found else ""
 
     def _draw_roofline(self, loaded: LoadedRun, case: KernelCase) -> None:
         kernel, look = self.state.kernel, self.state.look
@@ -90,15 +90,14 @@ class Summary(View):
             return
         best = state.answer(recordings.COUNTERS)
         shares = _shares((best.loaded if best else state.loaded), state.kernel, case)
-        self._show_light(shares, f"{best.origin_of(state.kernel)} (speed of light)" if best else "")
-        if shares.empty:
-            self.whose_light.object = html_text.paragraph(topic.NOT_COUNTED)
+        whose = html_text.whose(f"{best.origin_of(state.kernel)} (speed of light)" if best else "")
+        self._show_light(shares, html_text.paragraph(topic.NOT_COUNTED) if shares.empty else whose)
 
-    def _show_light(self, shares: pd.DataFrame, other: str = "") -> None:
+    def _show_light(self, shares: pd.DataFrame, whose: str = "") -> None:
         self.light.visible = len(shares) > 0
         if self.light.visible:
             self.light.object = speed_of_light(shares, topic.PARTS, self.state.look)
-        self.whose_light.object = html_text.whose(other)
+        self.causes.object = whose + self._causes
 
 
 def _row(loaded: LoadedRun, kernel: str, case: KernelCase) -> dict[str, Any] | None:

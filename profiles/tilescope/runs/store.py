@@ -184,15 +184,16 @@ def list_runs(folders: Iterable[Path] | None = None) -> list[Summary]:
     known = summaries.of_runs([path for path in paths if not path.name.startswith(PARTIAL)], _summarise)
     found = [*known, *(_summarise(path) for path in paths if path.name.startswith(PARTIAL))]
     home = recorded_dir()
-    found = [_labelled(dataclasses.replace(summary, recorded=summary.path.parent == home)) for summary in found]
+    found = [_labelled(summary, summary.path.parent == home) for summary in found]
     # The digits of a time and of an id sort alike: 20261120221530.
     return sorted(found, key=lambda one: (re.sub(r"\D", "", one.started or one.id)[:14], one.id), reverse=True)
 
 
-def _labelled(summary: Summary) -> Summary:
+def _labelled(summary: Summary, recorded: bool) -> Summary:
     """The summary with what its user says of the run; recordings have no labels."""
-    said = labels.Labels() if summary.recorded else labels.read(summary.path)
-    return dataclasses.replace(summary, title=said.name or summary.title, tags=said.tags, note=said.note)
+    said = labels.Labels() if recorded else labels.read(summary.path)
+    title = said.name or summary.title
+    return dataclasses.replace(summary, recorded=recorded, title=title, tags=said.tags, note=said.note)
 
 
 def _is_folder(text: str) -> bool:

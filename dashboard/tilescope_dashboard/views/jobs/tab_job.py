@@ -8,12 +8,14 @@ from typing import Any, ClassVar
 
 import panel as pn
 import param
+from param.parameterized import no_instance_params
 
 from tilescope_dashboard.components.script import ScriptComponent
 from tilescope_dashboard.session.jobs import JobManager, JobState
 from tilescope_dashboard.session.scheduling import next_tick, once_loaded
 
 
+@no_instance_params  # else each has copies of its forty parameters
 class TabJob(ScriptComponent):
     """An invisible part of the page, through which the browser tells who this is, so that a job keeps its owner when the page is reloaded.
 
