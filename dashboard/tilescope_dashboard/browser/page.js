@@ -178,10 +178,7 @@ export function render({model}) {
     if (!chord && OPENING.includes(event.key) && at.matches?.(CLOSED)) return at.click()
     if (chord || event.defaultPrevented) return
     // Now, before the focus moves: a move within one shadow root is heard by nobody outside.
-    if (event.key === "Tab") {
-      nameTools()
-      stay(event)
-    }
+    if (event.key === "Tab") nameTools(), stay(event)
     if (event.key === "Escape") {
       // An open menu or the sheet closes by itself.
       if (!dialog.open && !every(".MuiPopover-root, .MuiModal-root").length) model.send_msg({clear: true})
@@ -192,12 +189,9 @@ export function render({model}) {
       toggle()
     } else if (dialog.open || performance.now() < writing) {
       return
-    } else if (/^[1-9]$/.test(event.key)) {
+    } else if (bracket || /^[1-9]$/.test(event.key)) {
       turning = focused()
-      model.send_msg({number: Number(event.key)})
-    } else if (bracket) {
-      turning = focused()
-      model.send_msg({step: event.key === "]" ? 1 : -1})
+      model.send_msg(bracket ? {step: event.key === "]" ? 1 : -1} : {number: Number(event.key)})
     } else if (event.key in PANELS) {
       event.preventDefault()
       if (event.key === "/") writing = performance.now() + PATIENCE
@@ -257,9 +251,6 @@ export function render({model}) {
   // What was sent before the question is built in turns of its own: two idle moments, one after the other. A page that never rests
   // gets an answer, too.
   const idle = then => (window.requestIdleCallback ?? setTimeout)(then, {timeout: REST})
-  model.on("asked", () => idle(() => idle(() => {
-    nameTools()
-    model.drawn = model.asked
-  })))
+  model.on("asked", () => idle(() => idle(() => (nameTools(), model.drawn = model.asked))))
   return place
 }
