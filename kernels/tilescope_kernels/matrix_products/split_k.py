@@ -225,11 +225,15 @@ def writer(
 def add_parts(
     c: torch.Tensor, parts: torch.Tensor, whole: int, tiling: Mapping[str, Any],
     scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, None] = (None, None), pdl: bool = False,
+    elements: int = 2048,
 ) -> None:  # fmt: skip
-    """Add up ``parts`` (tiles * splits, rows, columns) of the tiles from ``whole`` on, by ``tiling``'s parameters of the kernel."""
+    """Add up ``parts`` (tiles * splits, rows, columns) of the tiles from ``whole`` on, by ``tiling``'s parameters of the kernel.
+
+    A program has so many ``elements``, of narrow tiles 256.
+    """
     pieces, high, wide = parts.shape
     # Few elements per program, so that small results have many programs.
-    rows = min(high, max(1, (256 if wide <= 64 else 2048) // wide))
+    rows = min(high, max(1, (256 if wide <= 64 else elements) // wide))
     names = ("BLOCK_M", "BLOCK_N", "GROUP_M", "SPLITS", "C_COLUMNS", "SCALES")
     launch(
         add_parts_kernel, (pieces // tiling["SPLITS"] * (high // rows),), c, parts, *scales, *c.shape, max(c.stride()), whole,

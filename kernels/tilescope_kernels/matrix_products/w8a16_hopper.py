@@ -260,9 +260,9 @@ class Tiling:
 #: Up to this many rows smaller tiles are used.
 _FEW = 32
 #: Seconds of a step along K by a tile's rows of x; of a launch besides its steps, of a second one for parts, of the launch that adds
-#: them up, and per byte of parts. Fitted to timings of 9 sizes on an H200.
+#: them up, of each part of a tile, and per byte of parts. Fitted to timings of 9 sizes on an H200.
 _STEP = {64: 0.30e-6, 128: 0.40e-6, _MOST: 0.61e-6}
-_LAUNCH, _SECOND, _ADDING, _PART_BYTE = 7.6e-6, 7e-6, 2e-6, 0.55e-12
+_LAUNCH, _SECOND, _ADDING, _PART, _PART_BYTE = 7.6e-6, 7e-6, 1.6e-6, 0.25e-6, 0.45e-12
 
 
 def seconds(m: int, n: int, k: int, programs: int, chosen: Tiling) -> float:
@@ -272,8 +272,8 @@ def seconds(m: int, n: int, k: int, programs: int, chosen: Tiling) -> float:
     waves, adding = full + (last > 0), 0.0
     if chosen.split > 1:
         waves = full + cdiv(last * chosen.split, programs) / chosen.split
-        part_bytes = 4 * chosen.split * last * chosen.block_m * _BLOCK_N.value
-        adding = _ADDING + part_bytes * _PART_BYTE + (_SECOND if full else 0)
+        part_bytes = 4 * chosen.split * last * min(m, chosen.block_m) * _BLOCK_N.value
+        adding = _ADDING + chosen.split * _PART + part_bytes * _PART_BYTE + (_SECOND if full else 0)
     return _LAUNCH + steps * waves * _STEP[chosen.block_m] + adding
 
 
@@ -332,6 +332,6 @@ def write_product(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, scale:
         pdl = {"launch_pdl": True} if whole else {}
         launch(w8a16_matmul_hopper_kernel, (min(pieces, programs),), *given, SPLIT=split, **constants, **pdl)
         tiles_of = {"BLOCK_M": block_m, "BLOCK_N": _BLOCK_N.value, "GROUP_M": _GROUP_M.value, "SPLITS": split}
-        split_k.add_parts(out, parts, whole, {"C_COLUMNS": False, "SCALES": 0, **tiles_of}, pdl=True)
+        split_k.add_parts(out, parts, whole, {"C_COLUMNS": False, "SCALES": 0, **tiles_of}, pdl=True, elements=256)
     if out is not y:
         copy_rows(y, out)
