@@ -29,7 +29,7 @@ _CLEAR = "#00000000"
 KINDS = {"sampled": "≈ requested, from a sample"}
 _NOTHING = "No flops, bytes or roofs are known for this kernel in this run."
 #: Most points that are all drawn. Above, one point of a style is drawn in each cell; the cells of a decade across and up.
-_MOST, _ACROSS, _UP = 2_500, 60, 20
+_MOST, _ACROSS, _UP = 2_500, 40, 14
 _ALONG_DIAGONAL = """
     const decades = range => Math.log10(range.end / range.start)
     const up = plot.inner_height / decades(plot.y_range), right = plot.inner_width / decades(plot.x_range)
