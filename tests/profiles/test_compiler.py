@@ -1,6 +1,7 @@
 """The compiler collector, compiling for real."""
 
 import gzip
+import importlib
 import io
 import json
 import re
@@ -72,6 +73,22 @@ def test_what_the_compiler_refuses_is_told_with_its_line():
     with offline.targeting("sm_90"), pytest.raises(compiler.CompilationFailed) as raised:
         compiler.compile_launch(seen[0], "sm_90")
     assert str(raised.value) == f"misspelt_kernel does not compile for sm_90: line {lines}: valeu is not defined"
+
+
+def test_line_of_a_function_in_another_file_names_the_file(tmp_path, monkeypatch):
+    head = "import triton\nimport triton.language as tl\n"
+    (tmp_path / "activations.py").write_text(f"{head}@triton.jit\ndef act(x):\n    return xx\n")
+    (tmp_path / "calling.py").write_text(
+        f"from activations import act\n{head}@triton.jit\ndef k(x_ptr):\n    tl.store(x_ptr, act(tl.load(x_ptr)))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with launches.catch() as seen:
+        importlib.import_module("calling").k[(1,)](torch.ones(1))
+    with (
+        offline.targeting("sm_90"),
+        pytest.raises(compiler.CompilationFailed, match=r": line 5 of activations\.py: xx is not"),
+    ):
+        compiler.compile_launch(seen[0], "sm_90")
 
 
 def test_config_and_spills_are_compiled(tmp_path):

@@ -169,11 +169,11 @@ def test_script_without_launches_is_refused_in_a_line(forked, tmp_path, capsys):
     script = tmp_path / "quiet.py"
     script.write_text("import sys; sys.exit(3)")
     assert cli.main([str(script)]) == 2
-    said = f"{script} launched no Triton kernel (quiet.py ended with exit status 3)"
+    said = "quiet.py ended with exit status 3, before it launched a Triton kernel"
     assert capsys.readouterr().err == f"tilescope: {said}\n"
     script.write_text("import sys; sys.exit('no data')")
     assert cli.main([str(script)]) == 2
-    assert "ended with exit status 1: no data)" in capsys.readouterr().err
+    assert "ended with exit status 1: no data, before" in capsys.readouterr().err
     assert cli.main(["profile", "softmax", str(script)]) == 2
     assert "is a script: profile it by itself" in capsys.readouterr().err
 

@@ -302,7 +302,7 @@ def test_measured_step_is_a_run_with_counted_bytes(tmp_path):
     assert made.step.plain == pytest.approx(90e-6)
     faster = modelling.kept(dataclasses.replace(measured, plain=45e-6), "train.py", tmp_path / "runs")
     found = step_changes.of(Side(made), Side(faster))
-    assert found and found.sentence.startswith("the step's time 90.0 µs → 45.0 µs, 2× faster")
+    assert found and found.sentence.startswith("the step is 2× faster: 90.0 µs → 45.0 µs")
     text = repr(modelling.open_model(str(made.folder)))
     assert "= 90.0 µs\n" in text and "12.3 kB counted" in text
     assert "12.3 kB counted" in made._repr_html_()

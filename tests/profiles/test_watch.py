@@ -168,9 +168,13 @@ def test_second_save_in_a_second_is_run(folder, monkeypatch):
 
 
 def test_broken_import_names_file_and_line(folder):
-    _, (_, syntax, name) = versions_of(folder, ("shared.py", "a = 1\nb = (\n"), ("shared.py", "\n\nFACTOR = nosuch\n"))
+    watch, (_, syntax, name) = versions_of(
+        folder, ("shared.py", "a = 1\nb = (\n"), ("shared.py", "\n\nFACTOR = nosuch\n")
+    )
     assert "line 2 of shared.py" in syntax.error and "line 3 of shared.py" in name.error
     assert (syntax.number, name.number) == (2, 3) and "SPEC" not in syntax.error
+    # The script, which did not get to its end, did not change.
+    assert watch.compared(syntax).diff[2:] == ["@@ -1 +1,2 @@", "-FACTOR = 2", "+a = 1", "+b = ("]
 
 
 def test_wrong_version_leaves_the_last_good_one(folder):

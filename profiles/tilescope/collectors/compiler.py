@@ -269,14 +269,18 @@ def _scalars(kernel: Any, launch: Launch) -> dict[str, int]:
 
 
 def _place(error: BaseException, launch: Launch) -> str:
-    """The line of the kernel where Triton's compiler stopped, as the start of a message; empty where it is unknown."""
-    line = getattr(getattr(error, "node", None), "lineno", 0)
-    function = launch.function
-    if not line or getattr(error, "src", None) != function.src:
+    """The line where Triton's compiler stopped, as the start of a message; empty where it is unknown. One in another file names that."""
+    while getattr(error.__cause__, "src", None):  # in a function that the kernel calls
+        error = error.__cause__  # type: ignore[assignment]
+    line, source = getattr(getattr(error, "node", None), "lineno", 0), getattr(error, "src", None)
+    function = next((one for one in launch.functions if getattr(one, "src", None) == source), None)
+    if not line or function is None:
         return ""
     # Line numbers count from the ``def``, below the decorators.
     decorators = next((n for n, text in enumerate(function.raw_src) if text.lstrip().startswith("def ")), 0)
-    return f"line {function.starting_line_number + decorators + line - 1}: "
+    file = Path(function.fn.__code__.co_filename)
+    elsewhere = "" if file == launch.file else f" of {file.name}"
+    return f"line {function.starting_line_number + decorators + line - 1}{elsewhere}: "
 
 
 def _gist(error: BaseException) -> str:

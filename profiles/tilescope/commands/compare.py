@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import Any
 
 import pandas as pd
@@ -39,10 +40,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernel", default="", metavar="KERNEL", help="only this kernel (all)")
     parser.add_argument(
         "--fail-below",
-        type=float,
+        type=_slowdown,
         default=0.0,
         metavar="SPEEDUP",
-        help="status 1 when the speedup of a case, or of a model's step, is certainly below this",
+        help="status 1 when the speedup of a case, or of a model's step, is certainly below this, at most 1",
     )
     parser.add_argument(
         "--code", action="store_true", help="only the compiled code: the counts that moved, by launch and source line"
@@ -54,6 +55,17 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="both sides' code of this stage, too (with --code)",
     )
     parser.add_argument("--json", action="store_true", help="every case as JSON (schema: comparison)")
+
+
+def _slowdown(text: str) -> float:
+    """A speedup of at most 1. Raises ArgumentTypeError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no speedup from 0 to 1, such as 0.95")
+    return value
 
 
 def run(arguments: argparse.Namespace) -> int:

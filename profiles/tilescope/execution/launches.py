@@ -51,12 +51,17 @@ class Launch:
         return Path(self.function.fn.__code__.co_filename)
 
     @property
+    def functions(self) -> Iterator[Any]:
+        """The kernel, and the functions that it calls, without Triton's own."""
+        return _reached(self.function)
+
+    @property
     def source(self) -> dict[str, str]:
         """Texts by name of that file and of the files of functions that it calls, without Triton's own.
 
         Files that Python cannot find are left out.
         """
-        files = dict.fromkeys(Path(function.fn.__code__.co_filename) for function in _reached(self.function))
+        files = dict.fromkeys(Path(function.fn.__code__.co_filename) for function in self.functions)
         texts = {file.name: "".join(linecache.getlines(str(file))) for file in files}
         return {name: text for name, text in texts.items() if text}
 

@@ -25,7 +25,7 @@ from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, gather
 #: only.
 _INDIFFERENT = frozenset({
     "assumed", "collectors", "file", "file_sha256", "repetitions", "interpreter_limit", "check_limit", "check_first",
-    "conditions", "measure_ceilings", "renew_ceilings", "lanes_slowdown", "one_pass", "timeout"})  # fmt: skip
+    "conditions", "measure_ceilings", "renew_ceilings", "lanes_slowdown", "one_pass", "script", "timeout"})  # fmt: skip
 _PROBLEM = ["kernel", "pass", "workload"]
 #: What is compared beside the time, from ``summary.summarise``.
 COMPARED = ("bytes", "registers", "shared_memory", "spill_bytes", "theoretical_occupancy", "achieved_occupancy")

@@ -144,9 +144,10 @@ def _of_step(pair: StepPair, sides: tuple[compare.Side, compare.Side], limits: L
     checks = []
     for what, (before, after), noise in (("gpu_time", pair.busy, compare.DRIFT), ("interval", pair.seconds, math.inf)):
         grown = after / before - 1 if before else 0.0
-        above, surely = grown > limits.slowdown, (1 + grown) / (1 + noise) > 1 + limits.slowdown
+        # Allows for rounding.
+        above, surely = grown > limits.slowdown + 1e-9, (1 + grown) / (1 + noise) > 1 + limits.slowdown
         verdict, why = (
-            (FAIL, "") if surely else (UNDECIDED, "not decided: its noise is unknown: ") if above else (PASS, "")
+            (FAIL, "") if surely else (UNDECIDED, "not decided, as two steps show no noise: ") if above else (PASS, "")
         )
         said = f"{why}{_grown(grown)}, at most {_share(limits.slowdown)} allowed"
         checks.append(

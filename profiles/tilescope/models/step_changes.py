@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tilescope.models import ledger, step_tables
+from tilescope.models import compare, ledger, step_tables
 from tilescope.models.compare import Side
 from tilescope.models.ledger import PARTS, Ledger
 from tilescope.runs import steps
@@ -18,6 +18,8 @@ from tilescope.table.step import WHOLE_TRACE, Step
 _RUNNING = ("floor", "above", "unknown", "copies", "communication")
 #: The least change of a part of the step, and of a kernel, that is told, as shares of the step.
 _TOLD, _MOVED = 0.005, 0.0005
+#: Ways to pair kernels, one after the other (``_place``); with the last one a kernel is alone.
+_LEVELS = 5
 _Key = tuple[str, str, str, str]
 
 
@@ -51,10 +53,14 @@ class Changed(NamedTuple):
 
 @dataclass(frozen=True)
 class StepPair:
-    """The steps of a baseline and of a candidate. ``seconds`` are their times, ``busy`` those in which the GPU ran something."""
+    """The steps of a baseline and of a candidate. ``seconds`` are their times, ``busy`` those in which the GPU ran something.
+
+    With ``obstacles`` (``compare.obstacles``) the times say nothing of each other.
+    """
 
     steps: tuple[Step, Step]
     ledgers: tuple[Ledger, Ledger]
+    obstacles: Sequence[str] = ()
 
     @property
     def seconds(self) -> tuple[float, float]:
@@ -66,7 +72,7 @@ class StepPair:
     @property
     def speedup(self) -> float:
         before, after = self.seconds
-        return before / after if after else math.nan
+        return before / after if after > 0 and not self.obstacles else math.nan
 
     @property
     def busy(self) -> tuple[float, float]:
@@ -77,39 +83,43 @@ class StepPair:
     def sentence(self) -> str:
         """Which step is faster, and the parts of a step that changed."""
         before, after = self.seconds
-        said = f"the step's time {_both(before, after)}"
+        if self.obstacles:
+            return f"the steps' times cannot be compared: {self.obstacles[0]}"
+        said = f"the step takes {units.text(after, 'second')}, as long as before"
         if before != after and self.speedup > 0:
-            said += f", {units.times(max(self.speedup, 1 / self.speedup))} {'slower' if after > before else 'faster'}"
+            times, which = units.times(max(self.speedup, 1 / self.speedup)), "slower" if after > before else "faster"
+            said = f"the step is {times} {which}: {_both(before, after)}"
         return "; ".join([said, *self._parts()])
 
     def _parts(self) -> Iterator[str]:
         running = [sum(one.parts[name] for name in _RUNNING) for one in self.ledgers]
         waits = {PARTS[name]: [one.parts[name] for one in self.ledgers] for name in PARTS if name not in _RUNNING}
-        for name, (before, after) in {"launches": running, **waits}.items():
+        for name, (before, after) in {"its kernels": running, **waits}.items():
             if abs(after - before) > _TOLD * self.seconds[0]:
                 yield f"{name} {_both(before, after)}"
 
     @property
     def moved(self) -> list[Changed]:
-        """The kernels whose difference is worth a word."""
-        return [one for one in self.kernels if abs(one.difference) > _MOVED * self.seconds[0]]
+        """The kernels whose difference is worth a word; none with obstacles."""
+        return [one for one in self.kernels if not self.obstacles and abs(one.difference) > _MOVED * self.seconds[0]]
 
     @property
     def kernels(self) -> list[Changed]:
         """Every kernel of both steps, the largest difference first.
 
-        The same function at the same place is a pair. What is left of an operator in a module, else of a module, was renamed.
+        The same function at the same place is a pair. What is left of an operator in a module was renamed, of a function and its operator
+        is in a renamed module, and of a module was renamed with its operator.
         """
         sides = [_sums(step, of) for step, of in zip(self.steps, self.ledgers, strict=True)]
         found = []
-        for level in range(4):
+        for level in range(_LEVELS):
             groups: dict[tuple[object, ...], tuple[list[_Key], list[_Key]]] = {}
             for number, side in enumerate(sides):
                 for key in side:
                     if (place := _place(key, level)) is not None:
                         groups.setdefault(place, ([], []))[number].append(key)
             for keys in groups.values():
-                if all(keys) or level == 3:
+                if all(keys) or level == _LEVELS - 1:
                     found.append(_changed(sides, keys))
         return sorted(found, key=lambda one: -abs(one.difference))
 
@@ -123,9 +133,8 @@ def of(baseline: Side, candidate: Side) -> StepPair | None:
     before, after = (steps.read(one.folder) for one in of_steps) if len(of_steps) == 2 else (None, None)
     if before is None or after is None or WHOLE_TRACE in (before.found, after.found):
         return None
-    return StepPair(
-        (before, after), (ledger.of(before, of_steps[0].run.device), ledger.of(after, of_steps[1].run.device))
-    )
+    ledgers = ledger.of(before, of_steps[0].run.device), ledger.of(after, of_steps[1].run.device)
+    return StepPair((before, after), ledgers, compare.obstacles(baseline, candidate))
 
 
 def _sums(step: Step, of_step: Ledger) -> dict[_Key, tuple[int, float]]:
@@ -140,11 +149,13 @@ def _sums(step: Step, of_step: Ledger) -> dict[_Key, tuple[int, float]]:
 
 def _place(key: _Key, level: int) -> tuple[object, ...] | None:
     """What two kernels share that are one at this level, the strictest first; None where that is too little."""
-    _, operator, module, direction = key
+    function, operator, module, direction = key
     somewhere = module != step_tables.OUTSIDE
     if level == 1:
         return (operator, module, direction) if operator or somewhere else None
     if level == 2:
+        return (function, operator, direction)
+    if level == 3:
         return (module, direction) if somewhere else None
     return key
 

@@ -45,10 +45,11 @@ def captured(
     capture = Capture(target, limit, not_finite=not_finite)
     ended = run_script(script, arguments, capture)
     if not capture.calls:
-        reasons = "; ".join(filter(None, [ended, *capture.notes]))
-        why = f" ({reasons})" if reasons else ""
-        declared = "" if ended else f": one that it declares is named {script}:SPEC"
-        raise ValueError(f"{script} launched no Triton kernel{why}{declared}{capture.unassumed}")
+        why = f" ({'; '.join(capture.notes)})" if capture.notes else ""
+        if ended:
+            raise ValueError(f"{ended}, before it launched a Triton kernel{why}{capture.unassumed}")
+        cure = f"to profile one that it declares, name it: {script}:SPEC"
+        raise ValueError(f"{script} launched no Triton kernel{why}: {cure}{capture.unassumed}")
     job = capture.job(collect or ("auto",), title=title or script, runs_dir=runs_dir, settings=settings)
     if ended and capture.unmade:
         # The script went on with values that the launch would have written, so its end tells nothing.

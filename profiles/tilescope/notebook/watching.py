@@ -251,6 +251,8 @@ class Watch:
                 self._next = await script_jobs.started(
                     str(self.script), self._settings, on_output=bytes, waits=True, **self._options
                 ).__aenter__()
+        # A script that failed did not get to all its files.
+        version.texts = {**{path: text for path, text in self._begun.items() if text}, **version.texts}
         self._seen, version.seconds = version.texts, time.monotonic() - began
         self._conclude(version)
         count = self._sampling and any("sampled" in case.values for case in version.cases)
