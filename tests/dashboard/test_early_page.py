@@ -51,11 +51,15 @@ def test_page_imports_widgets_once_and_figures_fit(visit: Any, built: Any) -> No
     assert {*begun, *models} == {*requests}
     # By the browser itself, which keeps what it has compiled of it; a shim would fetch it as text.
     assert page.evaluate("name => performance.getEntriesByName(name)[0].initiatorType", requests[0]) != "fetch"
-    page.set_viewport_size({"width": 1000, "height": 900})
-    page.wait_for_timeout(1500)
-    for outside, inside in page.evaluate(WIDTHS):
-        assert 0 <= outside <= 20
-        assert 0 <= inside <= 40
+    # Those of a view that is opened later, too.
+    for title, width in (("Summary", 1000), ("Sizes", 1400)):
+        page.get_by_role("tab", name=title, exact=True).click()
+        built(page, title)
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_timeout(1500)
+        for outside, inside in page.evaluate(WIDTHS):
+            assert 0 <= outside <= 20
+            assert 0 <= inside <= 40
 
 
 #: Draws the page's table anew and, before it is built, tells it another number of pages, as a frame that comes then does.

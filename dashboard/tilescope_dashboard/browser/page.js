@@ -207,10 +207,7 @@ export function render({model}) {
     }
   }
 
-  document.querySelector(".skip").addEventListener("click", event => {
-    event.preventDefault()
-    openTab()?.focus()
-  })
+  document.querySelector(".skip").addEventListener("click", event => (event.preventDefault(), openTab()?.focus()))
   document.addEventListener("keydown", pressed)
   document.addEventListener("click", explain)
   ring(model.ring)

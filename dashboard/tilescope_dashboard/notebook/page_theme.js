@@ -1,5 +1,4 @@
 // Tells Python whether the page is dark: JupyterLab and its exports mark the body with an attribute, VS Code with a class.
-
 const EVERY_MS = 1000, TRIES = 20
 
 export function render({model}) {

@@ -18,6 +18,12 @@
     this.update_layout()
     this.compute_layout()
   }
+  // By the time it hears of its new size, what holds it has brought its box up to date: Bokeh would see no change.
+  layout.after_resize = function () {
+    this._resized = true
+    if (this.update_bbox() || (apart(this) && this.layoutable_views.length)) this._after_resize()
+    this.finish()
+  }
   // What has not been updated since counts on the layout of a figure that is no longer in it: Bokeh asserts that it is there.
   const lost = (view) => {
     let found = false

@@ -13,7 +13,6 @@ function fitted(key, value) {
 }
 
 let turn = 0
-
 async function draw() {
   const mine = ++turn
   for (const place of document.querySelectorAll(".figure")) {

@@ -1,5 +1,4 @@
 // Tells Python who this is: two random ids, one kept for the site and one for the tab, which a reload keeps and a new tab has not.
-
 const OPENED = "tilescope-opened"
 
 function kept(storage, name) {
