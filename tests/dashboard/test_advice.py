@@ -8,12 +8,18 @@ from tilescope.models import impossible
 from tilescope.models.advice import NVIDIA, Bound, Evidence, Finding, nvidia_rules
 from tilescope.models.advice.finding import AT_ROOF
 from tilescope.models.faults import WRONG
+from tilescope.runs.writer import RunWriter
+from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.ncu_rules import NcuRule
+from tilescope.table.run import Failure
 from tilescope_dashboard.components import cards, html_text
 from tilescope_dashboard.topics import advice as topic
 from tilescope_dashboard.views.advice import Advice
+from tilescope_dashboard.views.compare import Compare
 from tilescope_dashboard.views.fusing import Fusing, FusionForm
+
+from tests.profiles import made_up
 
 from .conftest import RUN, field, opened
 from .conftest import said as words
@@ -106,6 +112,18 @@ def test_advice_view_follows_the_choice() -> None:
     assert not shown.body.visible
     shown.state.kernel = "softmax"
     assert field(shown, "case").visible
+
+
+def test_views_of_a_kernel_that_does_not_compile_say_what_to_do(own_runs: Path) -> None:
+    broken = Failure("mine/triton/forward/8-fp32", "compiler", "CompilationFailed: mine does not compile: line 6: no")
+    facts = {name: {"file": "", "sha256": ""} for name in ("mine", "other")}
+    writer = RunWriter(own_runs, made_up.run("20261120-221530-3fa9", facts, failures=(broken,)))
+    writer.append(
+        schema.frame([Case("other", "triton", "forward", "8-fp32").row("registers", 32, "compiler", launch=0)])
+    )
+    address = {"run": writer.finish().name, "kernel": "mine"}
+    assert words(opened(Advice, **address)).startswith("<h2>mine does not compile: line 6: no<")
+    assert "also times a SPEC" in words(opened(Compare, **address))
 
 
 def test_nvidias_rules_stand_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

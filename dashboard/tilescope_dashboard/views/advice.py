@@ -12,6 +12,7 @@ from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, case_name
 from tilescope_dashboard.data.recordings import ANYTHING
 from tilescope_dashboard.topics import advice as topic
+from tilescope_dashboard.topics import summary
 from tilescope_dashboard.views.base import View
 
 
@@ -36,7 +37,8 @@ class Advice(View):
             self.hide_like_bar(self._case, case)
         self.ours.object = self.theirs.object = ""
         if loaded is None or case is None:
-            self.say(topic.nothing(kernel))
+            failed = [one for one in loaded.run.failures if one.concerns(kernel)] if loaded else []
+            self.say(summary.verdict(kernel, None, (), failed) if failed else topic.nothing(kernel))
             return
         table = self.state.table
         sources = set(table.loc[(table[OF_KERNEL] == list(case)).all(axis="columns"), "source"])

@@ -86,6 +86,9 @@ class Compare(View):
         more = [] if rows["speedup"].notna().any() else filter(None, changed)
         # What is wrong with the candidate comes first.
         parts = [title, *more] if rows["verdict"].eq(WRONG).any() else [*more, title]
+        if not options:
+            self.say_nothing(Sentence(title, text))
+            return
         self.say(Sentence("; ".join(parts), text))
         self.drawn.visible = bool(rows["speedup"].notna().any()) or not self.changes.layout.visible
         notes = [line.partition(": ") for line in said]
