@@ -27,7 +27,7 @@ from tilescope.notebook import capturing, script_jobs
 from tilescope.runs import store
 
 #: Seconds for which the interpreter counts a launch before it samples programs.
-_LIMIT = 1.0
+_LIMIT = 0.3
 #: Milliseconds after which a save counts as finished, and between two looks at the files.
 _SETTLED, _LOOK = 50, 50
 
