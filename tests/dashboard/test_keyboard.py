@@ -356,7 +356,7 @@ def test_every_view_control_has_name(visit: Any) -> None:
         looked_at(page, title)
         if title == "HBM traffic":
             page.get_by_role("grid").nth(1).wait_for()
-        # What was drawn is named before anybody presses a key: who listens need not use Tab.
+        # Names are there once it is drawn: a screen reader reads them without a key being pressed.
         page.wait_for_function("() => allElements('.bk-events').every(canvas => canvas.ariaLabel)")
         seen = [
             (node["role"]["value"], node.get("name", {}).get("value", ""))

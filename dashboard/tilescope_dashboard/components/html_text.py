@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from html import escape, unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import panel as pn
 from tilescope.files.bounded_reading import printable
@@ -61,6 +62,11 @@ def whose(*origins: str) -> str:
     """A line with the origin of a panel's recordings (``data.recordings.origin``); empty without one."""
     said = "; ".join(filter(None, origins))
     return f'<p class="quiet small">From {escape(said)}.</p>' if said else ""
+
+
+def link(label: str, **address: str) -> str:
+    """A line with a link to that address of the page."""
+    return f'<p><a href="?{escape(urlencode(address))}">{escape(label)}</a></p>'
 
 
 def more(title: str, lines: Iterable[str]) -> str:

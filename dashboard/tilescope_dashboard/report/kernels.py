@@ -46,7 +46,7 @@ def kernel(loaded: LoadedRun, name: str, cases: pd.DataFrame) -> KernelPart:
     plain = _sound(frames.default_configs(table), cases)
     case = summary.representative(cases)
     same = cases["workload"].eq(case["workload"]) if case else slice(0)
-    failed = [one for one in loaded.run.failures if one.concerns(name)]
+    failed = loaded.run.failures_of(name)
     passes = {str(way): summary.representative(rows) or {} for way, rows in cases.groupby("pass", sort=False)}
     look = theme(False, declared=baseline.declarations(loaded.run.kernels.get(name)))
     parts = [
@@ -129,7 +129,7 @@ def _sweep(loaded: LoadedRun, name: str, table: pd.DataFrame) -> Iterator[Part]:
 
 def _autotune(loaded: LoadedRun, name: str, table: pd.DataFrame) -> Iterator[Part]:
     """A part a sweep, as the Autotune view opens it."""
-    failed = [one for one in loaded.run.failures if one.concerns(name)]
+    failed = loaded.run.failures_of(name)
     cells = sweeps.configs(table, failed, loaded.run.device.target)
     column = autotune.most_telling(cells, autotune.colourings(cells).values())
     varying = autotune.axes(cells, column)

@@ -37,7 +37,7 @@ class Advice(View):
             self.hide_like_bar(self._case, case)
         self.ours.object = self.theirs.object = ""
         if loaded is None or case is None:
-            failed = [one for one in loaded.run.failures if one.concerns(kernel)] if loaded else []
+            failed = loaded.run.failures_of(kernel) if loaded else []
             self.say(summary.verdict(kernel, None, (), failed) if failed else topic.nothing(kernel))
             return
         table = self.state.table

@@ -80,7 +80,7 @@ class Autotune(View):
         failures, target = [], ""
         if loaded:
             table_of = loaded.table[loaded.table["kernel"] == kernel]
-            failures = [failure for failure in loaded.run.failures if failure.concerns(kernel)]
+            failures = loaded.run.failures_of(kernel)
             target = loaded.run.device.target
         self._cells = sweeps.configs(table_of, failures, target)
         self._defaults = sweeps.defaults(table_of)

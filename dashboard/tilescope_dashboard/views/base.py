@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import pandas as pd
 import panel as pn
@@ -96,8 +95,7 @@ class View(layout.Part):
 
     def say_apart(self) -> None:
         """Say that the open run is a model's step, with a link to it where the page has other views."""
-        asked = escape(urlencode({"view": MODEL, "run": self.state.run}))
-        self.say(model.APART, f'<p><a href="?{asked}">Open Model</a></p>' if self.state.bar else "")
+        self.say(model.APART, html_text.link("Open Model", view=MODEL, run=self.state.run) if self.state.bar else "")
 
     def __repr__(self) -> str:
         """The view as text, for plain Python: the kernel's most important finding, its own sentence, its notes and its tables."""
@@ -196,7 +194,7 @@ class View(layout.Part):
         """Update if something changed since the view was last looked at."""
         if not self.fresh:
             self.fresh = True
-            # Where it fails, the rest is of what was shown before.
+            # After a failure the other parts still hold what was shown before.
             self._attempt(self._bring_up, keeps=False)
 
     def _bring_up(self) -> None:

@@ -74,21 +74,21 @@ class Compare(View):
         elif earlier and usual and usual != [earlier]:
             shown = f"Compare with {baselines.name_of(usual[0], (), declared)} again"
         self._earlier.param.update(label=shown, visible=bool(shown))
+        origins = (Recording(run, state.loaded).origin for run in state.runs if state.loaded and run.id == state.run)
+        self.origins = [next(origins, "")]
         rows, said = self._against(chosen)
+        if not options:
+            self.say_nothing(topic.sentence(state.kernel, [], rows))
+            return
         names = [baselines.name_of(token, state.runs, declared) for token in chosen]
         changed = [self.changes.show(chosen), self.compiled.show(rows)]
         alone = topic.ALONE if usual == [earlier] else ""
         about = alone + baselines.explained(names, declared) + baselines.said(rows, state.chosen, declared)
         title, text = topic.sentence(state.kernel, names, rows, about)
-        origins = (Recording(run, state.loaded).origin for run in state.runs if state.loaded and run.id == state.run)
-        self.origins = [next(origins, "")]
         # Without times, the findings and the code tell whether a change helped.
         more = [] if rows["speedup"].notna().any() else filter(None, changed)
         # What is wrong with the candidate comes first.
         parts = [title, *more] if rows["verdict"].eq(WRONG).any() else [*more, title]
-        if not options:
-            self.say_nothing(Sentence(title, text))
-            return
         self.say(Sentence("; ".join(parts), text))
         self.drawn.visible = bool(rows["speedup"].notna().any()) or not self.changes.layout.visible
         notes = [line.partition(": ") for line in said]

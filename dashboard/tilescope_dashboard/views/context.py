@@ -119,7 +119,7 @@ class Context(layout.Part):
 
 def _titled(loaded: LoadedRun, kernel: str) -> str:
     """The failed case that is the title of a kernel without any other; empty without one."""
-    of = {faults.of_failure(one): readable(one.case) for one in loaded.run.failures if one.concerns(kernel)}
+    of = {faults.of_failure(one): readable(one.case) for one in loaded.run.failures_of(kernel)}
     first = faults.first(list(of))
     return of[first] if first else ""
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Any
-from urllib.parse import urlencode
 
 import pandas as pd
 
@@ -36,7 +34,7 @@ class History(View):
         self.body.visible = len(rows) > 0
         look = state.look_of(state.kernel, gpu)
         named = case and case._replace(impl=look.called(case.impl))
-        link = f'<p><a href="?{escape(urlencode({"view": "compare", "run": state.run, "kernel": state.kernel}))}">Open Compare</a></p>'
+        link = html_text.link("Open Compare", view="compare", run=state.run, kernel=state.kernel)
         said = topic.sentence(state.kernel, look.named(rows), named, gpu)
         self.say(said, link if rows.empty and state.kernel and state.bar else "")
         # Only the chosen implementation and the baseline's: beside one ten times slower, noise would not be visible.

@@ -43,7 +43,7 @@ class Summary(View):
     def update(self) -> None:
         state, loaded, case = self.state, self.state.loaded, self.state.standing
         if loaded is None or case is None:
-            failed = [one for one in loaded.run.failures if one.concerns(state.kernel)] if loaded else []
+            failed = loaded.run.failures_of(state.kernel) if loaded else []
             self.say_nothing(topic.verdict(state.kernel, None, (), failed))
             return
         kernel, compared = state.kernel, tuple(state.compared)

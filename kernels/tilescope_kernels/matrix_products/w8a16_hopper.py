@@ -13,8 +13,6 @@ import functools
 from dataclasses import dataclass
 
 import torch
-import triton
-import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -24,10 +22,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.language.extra.cuda import gdc_wait
 
 from tilescope_kernels._shared.descriptors import gluon_tiles
-from tilescope_kernels._shared.launching import capability, cdiv, gluon_capability, launch, multiprocessors
+from tilescope_kernels._shared.launching import cdiv, gluon_capability, launch, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import split_k
 from tilescope_kernels.matrix_products.aligned_rows import copy_rows, is_aligned, room
@@ -70,37 +67,6 @@ def _conversion(dtype):
         f" xor.b32 wide, wide, 0x00800080; mov.b32 power, {power << 16 | power}; mov.b32 less, {less << 16 | less};"
         f" fma.rn.{kind}x2 $0, wide, power, less; }}"
     )
-
-
-@triton.jit
-def w8a16_sum_kernel(
-    y_ptr, partial_ptr, scale_ptr, size, N, SPLIT: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
-):
-    """Add up the parts of y in a fixed order, which is deterministic, and scale the sum."""
-    if PDL:
-        gdc_wait()
-    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = offsets < size
-    total = tl.zeros((BLOCK,), tl.float32)
-    for part in tl.static_range(SPLIT):
-        total += tl.load(partial_ptr + part * size + offsets, mask=mask, other=0.0)
-    total *= tl.load(scale_ptr + offsets % N, mask=mask, other=0.0)
-    tl.store(y_ptr + offsets, total.to(y_ptr.dtype.element_ty), mask=mask)
-
-
-#: Elements of y per program of ``w8a16_sum_kernel``.
-_SUMMED = 512
-
-
-def add_parts(y: torch.Tensor, parts: torch.Tensor, scale: torch.Tensor) -> None:
-    """Write the sum of ``parts`` (SPLIT, M, N), scaled, to y (M, N)."""
-    size, n = y.numel(), y.shape[1]
-    # Programmatic dependent launch: the kernel starts early and waits for the parts.
-    pdl = capability(y) >= 90
-    launch(
-        w8a16_sum_kernel, (cdiv(size, _SUMMED),), y, parts, scale, size, n,
-        SPLIT=parts.shape[0], BLOCK=_SUMMED, PDL=pdl, **({"launch_pdl": True} if pdl else {}),
-    )  # fmt: skip
 
 
 @gluon.jit

@@ -13,16 +13,16 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
 from tilescope_kernels._shared.checks import check_no_grad, check_tensors, use_triton
-from tilescope_kernels._shared.launching import launch, multiprocessors, shared_memory
+from tilescope_kernels._shared.launching import capability, cdiv, launch, multiprocessors, shared_memory
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import w8a16_hopper
 from tilescope_kernels.matrix_products.aligned_rows import padded
-from tilescope_kernels.matrix_products.w8a16_hopper import add_parts
 from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 
@@ -92,6 +92,22 @@ def w8a16_few_rows_kernel(
     tl.store(y_ptr, total.to(y_ptr.dtype.element_ty), mask=(m < M) & (n[None, :] < N))
 
 
+@triton.jit
+def w8a16_sum_kernel(
+    y_ptr, partial_ptr, scale_ptr, size, N, SPLIT: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+):
+    """Add up the parts of y in a fixed order, which is deterministic, and scale the sum."""
+    if PDL:
+        gdc_wait()
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < size
+    total = tl.zeros((BLOCK,), tl.float32)
+    for part in tl.static_range(SPLIT):
+        total += tl.load(partial_ptr + part * size + offsets, mask=mask, other=0.0)
+    total *= tl.load(scale_ptr + offsets % N, mask=mask, other=0.0)
+    tl.store(y_ptr + offsets, total.to(y_ptr.dtype.element_ty), mask=mask)
+
+
 def _config(m: int, n: int, k: int, warps: int, stages: int, split: int = 1) -> dict[str, int]:
     blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP_N": 8, "SPLIT": split}
     return {**blocks, "num_warps": warps, "num_stages": stages}
@@ -145,6 +161,21 @@ def _chosen(x: torch.Tensor, weight: torch.Tensor) -> Mapping[str, int]:
     return next(config for config in TUNED if _operands(config) < shared_memory(x))
 
 
+#: Elements of y per program of ``w8a16_sum_kernel``.
+_SUMMED = 512
+
+
+def _add_parts(y: torch.Tensor, parts: torch.Tensor, scale: torch.Tensor) -> None:
+    """Write the sum of ``parts`` (SPLIT, M, N), scaled, to y (M, N)."""
+    size, n = y.numel(), y.shape[1]
+    # Programmatic dependent launch: the kernel starts early and waits for the parts.
+    pdl = capability(y) >= 90
+    launch(
+        w8a16_sum_kernel, (cdiv(size, _SUMMED),), y, parts, scale, size, n,
+        SPLIT=parts.shape[0], BLOCK=_SUMMED, PDL=pdl, **({"launch_pdl": True} if pdl else {}),
+    )  # fmt: skip
+
+
 def _few_rows(
     x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, y: torch.Tensor, config: Mapping[str, int]
 ) -> None:
@@ -157,7 +188,7 @@ def _few_rows(
         out, x, weight, scale, m, n, k, x.stride(0), weight.stride(0), EVEN_K=k % config["BLOCK_K"] == 0, **options,
     )  # fmt: skip
     if split > 1:
-        add_parts(y, out, scale)
+        _add_parts(y, out, scale)
 
 
 @operator("w8a16_matmul", fake=lambda x, weight, *_: x.new_empty(x.shape[0], weight.shape[0]))

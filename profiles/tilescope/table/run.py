@@ -179,3 +179,7 @@ class Run:
         for text, most in ((self.title, LONGEST_TITLE), *((name, _LONGEST_NAME) for name in self.kernels)):
             if len(text) > most:
                 raise ValueError(f"a name or title of more than {most} characters")
+
+    def failures_of(self, kernel: str) -> list[Failure]:
+        """The failures of the kernel's cases."""
+        return [failure for failure in self.failures if failure.concerns(kernel)]
