@@ -44,8 +44,8 @@ class Compare(View):
         self._others.param.watch(lambda event: self._filling or self._choose(list(event.new)), "value")
         self.state.param.watch(self._changed, "compared")
         self.drawn = layout.column(self.chart)
-        self.results = layout.column(self.drawn, self.caption, self.changes, self.compiled, self.saved(self.table))
-        return [layout.beside(self._others, self._earlier), self.said, self.results]
+        self.results = layout.column(self.changes, self.compiled, self.saved(self.table))
+        return [layout.beside(self._others, self._earlier), self.said, self.drawn, self.caption, self.results]
 
     def _against(self, chosen: list[str]) -> tuple[pd.DataFrame, list[str]]:
         """The comparison with the baselines, cached for the next page."""
@@ -77,9 +77,6 @@ class Compare(View):
         origins = (Recording(run, state.loaded).origin for run in state.runs if state.loaded and run.id == state.run)
         self.origins = [next(origins, "")]
         rows, said = self._against(chosen)
-        if not options:
-            self.say_nothing(topic.sentence(state.kernel, [], rows))
-            return
         names = [baselines.name_of(token, state.runs, declared) for token in chosen]
         changed = [self.changes.show(chosen), self.compiled.show(rows)]
         alone = topic.ALONE if usual == [earlier] else ""
@@ -90,7 +87,8 @@ class Compare(View):
         # What is wrong with the candidate comes first.
         parts = [title, *more] if rows["verdict"].eq(WRONG).any() else [*more, title]
         self.say(Sentence("; ".join(parts), text))
-        self.drawn.visible = bool(rows["speedup"].notna().any()) or not self.changes.layout.visible
+        # Without a baseline the text says what to do.
+        self.drawn.visible = bool(chosen) and (bool(rows["speedup"].notna().any()) or not self.changes.layout.visible)
         notes = [line.partition(": ") for line in said]
         self.said.object = "".join(html_text.notice("info", f"{head}:", rest) for head, _, rest in notes)
         self.results.visible = bool(chosen)
