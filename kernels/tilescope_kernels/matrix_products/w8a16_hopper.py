@@ -34,13 +34,9 @@ from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
 #: Multiplying warpgroups, and rows of weights of each, the M of a wgmma instruction.
 _GROUPS, _ROWS = gl.constexpr(2), gl.constexpr(64)
 _BLOCK_N = gl.constexpr(_GROUPS.value * _ROWS.value)
-#: Elements of a step along K: 128 bytes of x.
-_BLOCK_K = gl.constexpr(64)
-#: Steps of a turn, an unrolled part of the loop: weights of one step are converted during the products of the one before. ptxas
-#: keeps no wgmma in flight across a loop's back edge, so the last products of a turn are waited for.
+#: Steps of a turn, an unrolled part of the loop, and stages of the ring: weights of one step are converted during the products of
+#: the one before. ptxas keeps no wgmma in flight across a loop's back edge, so the last products of a turn are waited for.
 _TURN = gl.constexpr(4)
-#: Steps that the second warpgroup lags behind, so that one waits during the other's products.
-_LAG = gl.constexpr(2)
 #: Rows of tiles that are visited together, so that their operands stay in L2.
 _GROUP_M = gl.constexpr(8)
 #: Registers per thread of the multiplying warpgroups and of the loading warp.
@@ -77,81 +73,80 @@ def converted(codes, dtype: gl.constexpr):
 
 
 @gluon.jit
-def _piece(tile, part, M, N, K, BLOCK_M: gl.constexpr, SPLIT: gl.constexpr):
-    """First row of weights and of x, first turn along K, and number of turns of a part of a tile. Past K a turn loads zeros."""
-    start_m, start_n = tile_origin(tile, M, N, BLOCK_M, _BLOCK_N, _GROUP_M)
-    turns = (K + _TURN * _BLOCK_K - 1) // (_TURN * _BLOCK_K)
-    each = (turns + SPLIT - 1) // SPLIT
-    first = part * each
+def _piece(piece, first_tile, split, M, N, K, BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr):
+    """First row of weights and of x, first turn along K, and number of turns of a piece. Past K a turn loads zeros."""
+    start_m, start_n = tile_origin(first_tile + piece // split, M, N, BLOCK_M, _BLOCK_N, _GROUP_M)
+    turns = (K + _TURN * BLOCK_K - 1) // (_TURN * BLOCK_K)
+    each = (turns + split - 1) // split
+    first = piece % split * each
     return start_n, start_m, first, gl.minimum(each, turns - first)
 
 
 @gluon.jit
 def _load(
-    x_tiles, weight_tiles, x_ring, weight_ring, ready, free, M, N, K, first_tile, pieces,
-    BLOCK_M: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr,
+    x_tiles, weight_tiles, x_ring, weight_ring, ready, free, M, N, K, first_tile, split, pieces,
+    BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr,
 ):  # fmt: skip
     """Producer warp: load operands as far ahead as the ring allows, those of the next piece during an epilogue."""
     # Every stage starts free: on a fresh mbarrier a wait for the previous phase returns at once.
     slot, phase = gl.to_tensor(0), gl.to_tensor(1)
     for piece in range(gl.program_id(0), pieces, gl.num_programs(0)):
-        start_n, start_m, first, turns = _piece(first_tile + piece // SPLIT, piece % SPLIT, M, N, K, BLOCK_M, SPLIT)
+        start_n, start_m, first, turns = _piece(piece, first_tile, split, M, N, K, BLOCK_M, BLOCK_K)
         for step in range(_TURN * first, _TURN * (first + turns)):
             arrived = ready.index(slot)
             for i in gl.static_range(_GROUPS):
                 mbarrier.wait(free.index(slot * _GROUPS + i), phase)
-            mbarrier.expect(arrived, (2 * BLOCK_M + _BLOCK_N) * _BLOCK_K)
+            mbarrier.expect(arrived, (2 * BLOCK_M + _BLOCK_N) * BLOCK_K)
             for i in gl.static_range(_GROUPS):
                 place = weight_ring.index(slot * _GROUPS + i)
-                tma.async_copy_global_to_shared(weight_tiles, [start_n + i * _ROWS, step * _BLOCK_K], arrived, place)
-            tma.async_copy_global_to_shared(x_tiles, [start_m, step * _BLOCK_K], arrived, x_ring.index(slot))
-            slot, phase = advance(slot, phase, STAGES)
+                tma.async_copy_global_to_shared(weight_tiles, [start_n + i * _ROWS, step * BLOCK_K], arrived, place)
+            tma.async_copy_global_to_shared(x_tiles, [start_m, step * BLOCK_K], arrived, x_ring.index(slot))
+            slot, phase = advance(slot, phase, _TURN)
 
 
 @gluon.jit
 def _converted(pairs, dtype: gl.constexpr, LAYOUT: gl.constexpr):
-    """Convert ``pairs`` (_ROWS, _BLOCK_K / 2) int16, each two INT8 numbers adjacent along K, to (_ROWS, _BLOCK_K) of ``dtype``."""
+    """Convert ``pairs`` (_ROWS, K / 2) int16, each two INT8 numbers adjacent along K, to (_ROWS, K) of ``dtype``."""
     both = converted(pairs, dtype)
     first = both.to(gl.int16).to(dtype, bitcast=True)
     second = (both >> 16).to(gl.int16).to(dtype, bitcast=True)
-    return gl.convert_layout(gl.join(first, second).reshape(_ROWS, _BLOCK_K), LAYOUT, assert_trivial=True)
+    return gl.convert_layout(gl.join(first, second).reshape(_ROWS, 2 * pairs.shape[1]), LAYOUT, assert_trivial=True)
 
 
 @gluon.jit
 def _multiply(
-    WHICH: gl.constexpr, y_tiles, parts_ptr, scale_ptr, x_ring, weight_ring, y_buffers, ready, free, M, N, K, first_tile, pieces,
-    BLOCK_M: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr,
+    WHICH: gl.constexpr, y_tiles, parts_ptr, scale_ptr, x_ring, weight_ring, y_buffers, ready, free, M, N, K, first_tile, split, pieces,
+    BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr,
 ):  # fmt: skip
     """Consumer warpgroup: multiply its 64 rows of weights of this program's pieces. Weights are converted during the previous step's products."""
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     CONVERTED: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 2)
     PAIRS: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 1)
-    PAIR_TILE: gl.constexpr = gl.NVMMASharedLayout(_BLOCK_K, 16)
-    weight_ring = weight_ring._reinterpret(gl.int16, [STAGES * _GROUPS, _ROWS, _BLOCK_K // 2], PAIR_TILE)
+    PAIR_TILE: gl.constexpr = gl.NVMMASharedLayout(BLOCK_K, 16)
+    weight_ring = weight_ring._reinterpret(gl.int16, [_TURN * _GROUPS, _ROWS, BLOCK_K // 2], PAIR_TILE)
     n = WHICH * _ROWS + gl.arange(0, _ROWS, layout=gl.SliceLayout(1, LAYOUT))
     if WHICH == 1:
-        # Wait for the first warpgroup's first use of that stage. Its second use cannot come before this one's first.
-        mbarrier.wait(free.index((_LAG - 1) * _GROUPS), 0)
-    slot, phase = gl.to_tensor(0), gl.to_tensor(0)
+        # Lag a step behind the first warpgroup, so that one waits during the other's products: wait for its first use of the first
+        # stage. Its second use cannot come before this one's first.
+        mbarrier.wait(free.index(0), 0)
+    phase = gl.to_tensor(0)
     for piece in range(gl.program_id(0), pieces, gl.num_programs(0)):
-        start_n, start_m, _, turns = _piece(first_tile + piece // SPLIT, piece % SPLIT, M, N, K, BLOCK_M, SPLIT)
+        start_n, start_m, _, turns = _piece(piece, first_tile, split, M, N, K, BLOCK_M, BLOCK_K)
         scale = gl.load(scale_ptr + start_n + n, mask=start_n + n < N, other=0.0)
         total = gl.zeros([_ROWS, BLOCK_M], gl.float32, LAYOUT)
         for _ in range(turns):
             for step in gl.static_range(_TURN):
-                mbarrier.wait(ready.index(slot + step), phase)
-                weight = _converted(
-                    weight_ring.index((slot + step) * _GROUPS + WHICH).load(PAIRS), x_ring.dtype, CONVERTED
-                )
-                total = warpgroup_mma(weight, x_ring.index(slot + step).permute([1, 0]), total, is_async=True)
+                mbarrier.wait(ready.index(step), phase)
+                weight = _converted(weight_ring.index(step * _GROUPS + WHICH).load(PAIRS), x_ring.dtype, CONVERTED)
+                total = warpgroup_mma(weight, x_ring.index(step).permute([1, 0]), total, is_async=True)
                 if step > 0:
                     total = warpgroup_mma_wait(1, deps=[total])
-                    mbarrier.arrive(free.index((slot + step - 1) * _GROUPS + WHICH), count=1)
+                    mbarrier.arrive(free.index((step - 1) * _GROUPS + WHICH), count=1)
             total = warpgroup_mma_wait(0, deps=[total])
-            mbarrier.arrive(free.index((slot + _TURN - 1) * _GROUPS + WHICH), count=1)
-            slot, phase = advance(slot, phase, STAGES, _TURN)
+            mbarrier.arrive(free.index((_TURN - 1) * _GROUPS + WHICH), count=1)
+            phase ^= 1
         total *= (unit(x_ring.dtype) * scale)[:, None]
-        if SPLIT == 1:
+        if parts_ptr is None:
             # Wait until the previous tile has left the buffer. TMA clips at the edges.
             tma.store_wait(0)
             y_buffers.index(WHICH).permute([1, 0]).store(total.to(y_tiles.dtype))
@@ -160,49 +155,49 @@ def _multiply(
         else:
             m = gl.arange(0, BLOCK_M, layout=gl.SliceLayout(0, LAYOUT))
             gl.store(parts_ptr + piece.to(gl.int64) * (BLOCK_M * _BLOCK_N) + m[None, :] * _BLOCK_N + n[:, None], total)
-    if SPLIT == 1:
+    if parts_ptr is None:
         tma.store_wait(0)
 
 
 # Specialized on extents of 1, ptxas crashed with a segmentation fault in another kernel (sm_90, CUDA 12.8).
-@gluon.jit(do_not_specialize=["M", "N", "K", "first_tile", "pieces"])
+@gluon.jit(do_not_specialize=["M", "N", "K", "first_tile", "split", "pieces"])
 def w8a16_matmul_hopper_kernel(
-    x_tiles, weight_tiles, y_tiles, parts_ptr, scale_ptr, M, N, K, first_tile, pieces,
-    BLOCK_M: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr,
+    x_tiles, weight_tiles, y_tiles, parts_ptr, scale_ptr, M, N, K, first_tile, split, pieces,
+    BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr,
 ):  # fmt: skip
-    """Compute pieces ``program, program + programs, ...`` of the tiles from ``first_tile`` on, ``SPLIT`` pieces a tile.
+    """Compute pieces ``program, program + programs, ...`` of the tiles from ``first_tile`` on, ``split`` pieces a tile.
 
     A tile has BLOCK_M rows of x and 128 of weights, 64 per warpgroup. Several pieces, which are parts along K, go to ``parts``
-    (pieces, BLOCK_M, 128) in fp32. Descriptors have tiles of BLOCK_M x 64 for x and y and 64x64 for weights.
-    Launch with 4 warps.
+    (pieces, BLOCK_M, 128) in fp32. Descriptors have tiles of BLOCK_M x BLOCK_K for x, 64 x BLOCK_K for weights and
+    BLOCK_M x 64 for y. Launch with 4 warps.
     """
     # Programmatic dependent launch: the parts of the last tiles, and the kernel that adds them up, may start and wait.
     gl.inline_asm_elementwise(
         "griddepcontrol.launch_dependents; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1
     )
-    x_ring = gl.allocate_shared_memory(x_tiles.dtype, [STAGES, BLOCK_M, _BLOCK_K], x_tiles.layout)
-    weight_ring = gl.allocate_shared_memory(gl.int8, [STAGES * _GROUPS, _ROWS, _BLOCK_K], weight_tiles.layout)
+    x_ring = gl.allocate_shared_memory(x_tiles.dtype, [_TURN, BLOCK_M, BLOCK_K], x_tiles.layout)
+    weight_ring = gl.allocate_shared_memory(gl.int8, [_TURN * _GROUPS, _ROWS, BLOCK_K], weight_tiles.layout)
     y_buffers = gl.allocate_shared_memory(x_tiles.dtype, [_GROUPS, BLOCK_M, _ROWS], x_tiles.layout)
     # ``ready``: a stage has arrived. ``free``: a warpgroup has used it.
-    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    free = gl.allocate_shared_memory(gl.int64, [STAGES * _GROUPS, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(STAGES):
+    ready = gl.allocate_shared_memory(gl.int64, [_TURN, 1], mbarrier.MBarrierLayout())
+    free = gl.allocate_shared_memory(gl.int64, [_TURN * _GROUPS, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(_TURN):
         mbarrier.init(ready.index(i), count=1)
-    for i in gl.static_range(STAGES * _GROUPS):
+    for i in gl.static_range(_TURN * _GROUPS):
         mbarrier.init(free.index(i), count=1)
     fence_async_shared()
     gl.warp_specialize(
         [
             (_multiply, (0, y_tiles, parts_ptr, scale_ptr, x_ring, weight_ring, y_buffers, ready, free, M, N, K, first_tile,
-                         pieces, BLOCK_M, SPLIT, STAGES)),
+                         split, pieces, BLOCK_M, BLOCK_K)),
             (_multiply, (1, y_tiles, parts_ptr, scale_ptr, x_ring, weight_ring, y_buffers, ready, free, M, N, K, first_tile,
-                         pieces, BLOCK_M, SPLIT, STAGES)),
-            (_load, (x_tiles, weight_tiles, x_ring, weight_ring, ready, free, M, N, K, first_tile, pieces, BLOCK_M, SPLIT, STAGES)),
+                         split, pieces, BLOCK_M, BLOCK_K)),
+            (_load, (x_tiles, weight_tiles, x_ring, weight_ring, ready, free, M, N, K, first_tile, split, pieces, BLOCK_M, BLOCK_K)),
         ],
         [4, 1],
         [_MULTIPLYING, _LOADING],
     )  # fmt: skip
-    if SPLIT > 1:
+    if parts_ptr is not None:
         # The kernel that adds up parts waits for this one alone, so this one must not end before the one of the whole tiles.
         gl.inline_asm_elementwise("griddepcontrol.wait; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
 
@@ -219,22 +214,26 @@ class Tiling:
     split: int = 1
 
     @property
-    def stages(self) -> int:
-        return _TURN.value * (1 if self.block_m > 128 else 2)
+    def block_k(self) -> int:
+        """Elements of a step along K: as many as the ring of ``_TURN`` steps has room for."""
+        return 64 if self.block_m > 128 else 128
+
+    def turns(self, k: int) -> int:
+        return cdiv(k, _TURN.value * self.block_k)
 
 
 #: Up to this many rows smaller tiles are used.
 _FEW = 32
-#: Seconds of a step along K by a tile's rows of x; of a launch besides its steps, of a second one for parts, of the launch that adds
-#: them up, of each part of a tile, and per byte of parts. Fitted to timings of 9 sizes on an H200.
-_STEP = {64: 0.30e-6, 128: 0.40e-6, _MOST: 0.61e-6}
-_LAUNCH, _SECOND, _ADDING, _PART, _PART_BYTE = 7.6e-6, 7e-6, 1.6e-6, 0.25e-6, 0.45e-12
+#: Seconds of 64 elements along K by a tile's rows of x; of a launch besides its steps, of a second one for parts, of the launch that
+#: adds them up, of each part of a tile, and per byte of parts. Fitted to timings of 24 sizes on an H200.
+_STEP = {64: 0.25e-6, 128: 0.375e-6, _MOST: 0.70e-6}
+_LAUNCH, _SECOND, _ADDING, _PART, _PART_BYTE = 4e-6, 1.9e-6, 2.7e-6, 0.7e-6, 0.36e-12
 
 
 def seconds(m: int, n: int, k: int, programs: int, chosen: Tiling) -> float:
     """Estimated seconds: waves of tiles, and the cost of adding up parts."""
     full, last = divmod(_tiles_of(m, n, chosen.block_m), programs)
-    steps = cdiv(k, _TURN.value * _BLOCK_K.value) * _TURN.value
+    steps = chosen.turns(k) * _TURN.value * chosen.block_k / 64
     waves, adding = full + (last > 0), 0.0
     if chosen.split > 1:
         waves = full + cdiv(last * chosen.split, programs) / chosen.split
@@ -247,7 +246,7 @@ def seconds(m: int, n: int, k: int, programs: int, chosen: Tiling) -> float:
 def tiling(m: int, n: int, k: int, programs: int) -> Tiling | None:
     """The tiling with the least estimated time. None where more than half of the SMs would idle."""
     candidates = [
-        Tiling(block_m, _whole_parts(k, split))
+        _whole_parts(Tiling(block_m, split), k)
         for block_m in _STEP
         for split in range(1, 9)
         if split == 1 or 0 < _tiles_of(m, n, block_m) % programs * split <= 2 * programs
@@ -256,10 +255,10 @@ def tiling(m: int, n: int, k: int, programs: int) -> Tiling | None:
     return best if 2 * _tiles_of(m, n, best.block_m) * best.split >= programs else None
 
 
-def _whole_parts(k: int, split: int) -> int:
+def _whole_parts(tiling: Tiling, k: int) -> Tiling:
     """``split`` reduced so that every part has a turn: in a part without one the second warpgroup would wait forever."""
-    turns = cdiv(k, _TURN.value * _BLOCK_K.value)
-    return cdiv(turns, cdiv(turns, split))
+    turns = tiling.turns(k)
+    return Tiling(tiling.block_m, cdiv(turns, cdiv(turns, tiling.split)))
 
 
 def _tiles_of(m: int, n: int, block_m: int) -> int:
@@ -281,22 +280,22 @@ def plan(x: torch.Tensor, weight: torch.Tensor) -> Tiling | None:
 def write_product(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, scale: torch.Tensor, chosen: Tiling) -> None:
     """Write the product of operands that ``plan`` accepts to contiguous ``y``, through aligned rows if its own are not."""
     (m, n), k, programs = y.shape, x.shape[1], multiprocessors(x)
-    split, block_m, depth = _whole_parts(k, chosen.split), chosen.block_m, _BLOCK_K.value
+    split, block_m, block_k = _whole_parts(chosen, k).split, chosen.block_m, chosen.block_k
     tiles = _tiles_of(m, n, block_m)
     whole = tiles if split == 1 else tiles // programs * programs
     pieces = (tiles - whole) * split
     out = room(y) if whole and not is_aligned(y) else y
-    loaded = gluon_tiles(x, block_m, depth).of(x), gluon_tiles(weight, _ROWS.value, depth).of(weight)
-    constants = {"BLOCK_M": block_m, "STAGES": chosen.stages, "num_warps": 4}
+    loaded = gluon_tiles(x, block_m, block_k).of(x), gluon_tiles(weight, _ROWS.value, block_k).of(weight)
+    constants = {"BLOCK_M": block_m, "BLOCK_K": block_k, "num_warps": 4}
     if whole:
         stored = gluon_tiles(out, block_m, _ROWS.value).of(out)
-        given = *loaded, stored, None, scale, m, n, k, 0, whole
-        launch(w8a16_matmul_hopper_kernel, (min(whole, programs),), *given, SPLIT=1, **constants)
+        given = *loaded, stored, None, scale, m, n, k, 0, 1, whole
+        launch(w8a16_matmul_hopper_kernel, (min(whole, programs),), *given, **constants)
     if pieces:
         parts = torch.empty((pieces, block_m, _BLOCK_N.value), dtype=torch.float32, device=x.device)
-        given = *loaded, None, parts, scale, m, n, k, whole, pieces
+        given = *loaded, None, parts, scale, m, n, k, whole, split, pieces
         pdl = {"launch_pdl": True} if whole else {}
-        launch(w8a16_matmul_hopper_kernel, (min(pieces, programs),), *given, SPLIT=split, **constants, **pdl)
+        launch(w8a16_matmul_hopper_kernel, (min(pieces, programs),), *given, **constants, **pdl)
         tiles_of = {"BLOCK_M": block_m, "BLOCK_N": _BLOCK_N.value, "GROUP_M": _GROUP_M.value, "SPLITS": split}
         split_k.add_parts(out, parts, whole, {"C_COLUMNS": False, "SCALES": 0, **tiles_of}, pdl=True, elements=256)
     if out is not y:
