@@ -16,9 +16,9 @@ PART = gl.constexpr(64)
 
 
 @gluon.jit
-def advance(slot, phase, STAGES: gl.constexpr, STEP: gl.constexpr = 1):
-    """The stage ``STEP`` further in a ring of ``STAGES``, a multiple of it, and its phase, without dividing a running count."""
-    slot += STEP
+def advance(slot, phase, STAGES: gl.constexpr):
+    """The next stage of a ring of ``STAGES``, and its phase, without dividing a running count."""
+    slot += 1
     wrapped = slot == STAGES
     return gl.where(wrapped, 0, slot), gl.where(wrapped, phase ^ 1, phase)
 
