@@ -220,7 +220,7 @@ def test_kept_claims_are_those_computed(recording):
 
 
 def test_claims_of_another_table_are_computed(recordings, runs, tmp_path, capsys):
-    (source,) = (loaded.folder for loaded in recordings if loaded.folder.name == "20261126-055606-7e77")
+    (source,) = (loaded.folder for loaded in recordings if loaded.run.title == "losses: autotune sweeps")
     folder = shutil.copytree(source, tmp_path / "recorded" / source.name)
     assert recorded_claims.kept(folder) is None
     assert len(recorded_claims.every()[0]) == len(claimed([store.open_run(folder)]))

@@ -12,6 +12,7 @@ import pytest
 from tilescope import cli
 from tilescope.models import compare, gate, gate_text, json_documents
 from tilescope.notebook import opening
+from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
 from tilescope.table import schema
 from tilescope.table.case import Case
@@ -261,7 +262,10 @@ def test_the_command_says_why_and_writes_summaries(
     check(document, "gate")
     assert document["verdict"] == "not compared" and document["limits"]["slowdown"] == 0.03
     assert cli.main([*arguments, "--allow-missing", "--strict"]) == 1
-    assert cli.main(["gate", WHOLE, "20261126-055403-c3e0"]) == 1  # another kernel: every case is gone
+    other = next(
+        each.path for each in store.list_runs([store.recorded_dir()]) if each.title == "reductions: autotune sweeps"
+    )
+    assert cli.main(["gate", WHOLE, str(other)]) == 1  # another kernel: every case is gone
     assert cli.main(["gate", WHOLE, "nowhere"]) == 2
 
 

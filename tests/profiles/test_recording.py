@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from tilescope.runs import store
 
 from .fake_jobs import KIT, OWN, tune_with
 
+SHIPPED = store.recorded_dir()
 IMPLS = ("--impl", "good,fine", "--workload", "small")
 
 
@@ -60,9 +62,12 @@ def test_record_publishes_each_kernel_and_replaces_it(family, capsys):
     assert (own.table["metric"] == "registers").sum() == 2
     assert (family / "recorded" / "claims.jsonl").is_file()
     assert not list((family / "runs" / "recording").iterdir())
+    step = next(path for path in sorted(SHIPPED.glob("2*")) if not store.read_run(path).kernels)
+    shutil.copytree(step, family / "recorded" / step.name)
     capsys.readouterr()
     assert cli.main(record) == 0
     second = recorded(family)
+    assert second.pop(store.read_run(step).title).folder.name == step.name, "a model's step stays"
     assert {one.run.id for one in second.values()}.isdisjoint(one.run.id for one in first.values())
     out = capsys.readouterr().out
     assert sorted(line for line in out.splitlines() if line.startswith("replaced")) == sorted(

@@ -260,9 +260,9 @@ def publish_each(joined: Path, titles: Mapping[str, Sequence[str]], folder: Path
 
 
 def _holds(run: Run, former: Run) -> bool:
-    """Whether a run has all kernels and collectors of a former one."""
-    used = {*run.settings["collectors"]}
-    return run.kernels.keys() >= former.kernels.keys() and used.issuperset(former.settings["collectors"])
+    """Whether a run has all kernels and collectors of a former one. A model's step has none of these."""
+    used, wanted = {*run.settings["collectors"]}, former.settings.get("collectors")
+    return bool(wanted) and run.kernels.keys() >= former.kernels.keys() and used.issuperset(wanted)
 
 
 def _copy(one: store.LoadedRun, writer: store.RunWriter) -> None:
