@@ -349,7 +349,7 @@ def test_report_borrows_lines_and_sweep_and_names_origin() -> None:
     )
     assert all(part.listing and not part.listing.columns[0].measured for part in own) and len(own) == 2
     sweep, lines = other
-    for part, run, day in ((sweep, "reductions: autotune sweeps", 26), (lines, "softmax by source line", 27)):
+    for part, run, day in ((sweep, "reductions: autotune sweeps", 30), (lines, "softmax by source line", 27)):
         assert part.text.startswith(f"From another run: {run}, recorded 2026-11-{day} on NVIDIA H200")
     assert "the default" in sweep.text and "did not time" not in sweep.text
     assert lines.listing and lines.listing.columns[0].measured

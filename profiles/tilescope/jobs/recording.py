@@ -261,8 +261,8 @@ def publish_each(joined: Path, titles: Mapping[str, Sequence[str]], folder: Path
 
 def _holds(run: Run, former: Run) -> bool:
     """Whether a run has all kernels and collectors of a former one. A model's step has none of these."""
-    used, wanted = {*run.settings["collectors"]}, former.settings.get("collectors")
-    return bool(wanted) and run.kernels.keys() >= former.kernels.keys() and used.issuperset(wanted)
+    used, wanted = (set(each.settings.get("collectors", ())) for each in (run, former))
+    return bool(wanted) and run.kernels.keys() >= former.kernels.keys() and used >= wanted
 
 
 def _copy(one: store.LoadedRun, writer: store.RunWriter) -> None:

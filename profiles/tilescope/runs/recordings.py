@@ -11,15 +11,14 @@ from tilescope.files import atomic_writing
 from tilescope.runs import changes, reader, store, writer
 from tilescope.runs.summaries import Summary
 from tilescope.table.case_table import gather
+from tilescope.table.sources import COUNTERS
 
-#: Sources of GPU times and of counters. A recording that has both tells the most of a kernel.
-WHOLE = frozenset({"torch_profiler", "ncu"})
 #: The columns that cases of one sweep share, and how the titles of recorded sweeps end, after the family.
 OF_SWEEP, _SWEEPS = ("kernel", "impl", "pass", "workload"), ": autotune sweeps"
 
 
 def of_kernel(kernel: str) -> list[Summary]:
-    """The recordings of a kernel, newest first; those with GPU times and counters before the others.
+    """The recordings of a kernel, newest first; those with GPU times and counters, which tell the most, before the others.
 
     Raises StoreError where there is none.
     """
@@ -27,7 +26,7 @@ def of_kernel(kernel: str) -> list[Summary]:
     found = [run for run in every if kernel in run.kernels]
     if not found:
         raise store.StoreError(f"no recording of {kernel!r}: 'tilescope show' lists the recordings and their kernels")
-    return sorted(found, key=lambda run: not {*run.sources} >= WHOLE)
+    return sorted(found, key=lambda run: "torch_profiler" not in run.sources or {*COUNTERS}.isdisjoint(run.sources))
 
 
 def sweeps(kernel: str = "") -> Iterator[tuple[str, store.LoadedRun]]:
