@@ -5,6 +5,8 @@ import inspect
 import os
 import shutil
 import tempfile
+import time
+from types import SimpleNamespace
 
 import hypothesis
 import pytest
@@ -86,3 +88,18 @@ def caught(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def no_gpu(monkeypatch):
     """No GPU is found, whatever this machine has."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """Makes functions and classes stand for those of ``torch.cuda``, by name."""
+    return lambda stand_ins: [monkeypatch.setattr(f"torch.cuda.{name}", fake) for name, fake in stand_ins.items()]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock of this process, which stands still: a test moves ``now``, in seconds."""
+    made = SimpleNamespace(now=100.0)
+    for name in ("monotonic", "perf_counter"):
+        monkeypatch.setattr(time, name, lambda: made.now)
+    return made

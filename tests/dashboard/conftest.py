@@ -56,6 +56,12 @@ def in_runs(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def no_recordings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package has no recordings."""
+    monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path / "recorded")
+
+
+@pytest.fixture
 def made(runs: Path, in_runs: None) -> list[store.Summary]:
     """The runs that were made up, without what is recorded."""
     return store.list_runs([runs])

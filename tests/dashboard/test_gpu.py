@@ -107,8 +107,8 @@ def test_it_samples_only_while_it_is_open(sampler: Sampler) -> None:
     assert not sampler.running
 
 
-def test_without_a_gpu_it_says_why(sampler: Sampler, nvml: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvml, "nvmlDeviceGetCount", lambda: 0)
+def test_without_a_gpu_it_says_why(sampler: Sampler, nvml: ModuleType) -> None:
+    nvml.nvmlDeviceGetCount = lambda: 0
     shown = GpuDialog(State(run=RUN, kernel="softmax", panel="gpu"))
     assert "the NVIDIA driver lists no GPU" in shown.head.object
     assert not shown.readings.layout.visible and not shown.rows.visible

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import panel as pn
@@ -137,19 +138,17 @@ def test_a_page_is_redrawn_as_itself_whoever_tells() -> None:
     assert drawn == [own]
 
 
-async def test_a_job_is_left_to_others_when_its_person_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr(jobs.time, "monotonic", lambda: now[0])
+async def test_a_job_is_left_to_others_when_its_person_has_gone(clock: SimpleNamespace) -> None:
     manager = JobManager(planner, runner())
     job = manager.start(REQUEST)
     job.person = "p"
     leave, stay = manager.enter(lambda other: other.person == "p"), manager.enter(lambda other: False)
-    now[0] += 1000.0
+    clock.now += 1000.0
     assert not manager.abandoned(job)  # a page of theirs is there
     leave()
-    now[0] += 30.0
+    clock.now += 30.0
     assert not manager.abandoned(job)  # it may be loaded anew
-    now[0] += 60.0
+    clock.now += 60.0
     assert manager.abandoned(job)
     manager.enter(lambda other: other.person == "p")
     assert not manager.abandoned(job)  # they are back
@@ -158,7 +157,7 @@ async def test_a_job_is_left_to_others_when_its_person_has_gone(monkeypatch: pyt
     other = manager.start(REQUEST)
     other.person = "q"
     gone = manager.enter(lambda job: job.person == "q")
-    now[0] += 1000.0
+    clock.now += 1000.0
     gone()
     assert not manager.abandoned(other)
     await settle(manager)

@@ -2,12 +2,13 @@
 
 import time
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import panel_material_ui as pmui
 import pytest
 from panel.io.location import Location
-from tilescope_dashboard.session import scheduling
+from panel.io.state import set_curdoc
 from tilescope_dashboard.session.scheduling import AfterPaint, IdleWork
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views import base, navigation
@@ -22,15 +23,13 @@ from tilescope_dashboard.views.traffic import Traffic
 from .conftest import RUN, looked_at
 
 
-class Clock:
-    """A document of a session, whose timeouts are called by hand, and the time."""
+class Page:
+    """A document of a session, whose timeouts are called by hand."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now, self.waiting = 100.0, []
+    def __init__(self, clock: types.SimpleNamespace) -> None:
+        self.clock, self.waiting = clock, []
         session = types.SimpleNamespace(connection_count=1)
         self.session_context = types.SimpleNamespace(session=session)
-        monkeypatch.setattr(scheduling.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(scheduling.pn.state.__class__, "curdoc", property(lambda _: self))
 
     def add_timeout_callback(self, action: Any, after: int) -> Any:
         self.waiting.append((action, after / 1000))
@@ -42,70 +41,78 @@ class Clock:
     def turn(self, late: float = 0.0) -> float:
         """Let the pause go by, and ``late`` seconds more; gives the pause."""
         action, after = self.waiting.pop()
-        self.now += after + late
+        self.clock.now += after + late
         action()
         return after
 
 
-def test_spare_time_ends_with_the_work_and_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, done = Clock(monkeypatch), []
+@pytest.fixture
+def page(clock: types.SimpleNamespace) -> Iterator[Page]:
+    page = Page(clock)
+    with set_curdoc(page):
+        yield page
+
+
+def test_spare_time_ends_with_the_work_and_gives_way(page: Page) -> None:
+    done = []
     idle = IdleWork(lambda: done.append(1) or len(done) < 3)
     idle.start()
     idle.start()
-    assert len(clock.waiting) == 1
+    assert len(page.waiting) == 1
     # The page itself comes first.
-    assert clock.turn() >= 1.0
+    assert page.turn() >= 1.0
     assert len(done) == 1
     usual = 0.1
-    clock.turn(late=1.0)
+    page.turn(late=1.0)
     assert len(done) == 1  # the server had something better to do
-    assert clock.turn() == 2 * usual
-    assert clock.turn() == usual
+    assert page.turn() == 2 * usual
+    assert page.turn() == usual
     assert len(done) == 3
-    assert not clock.waiting
+    assert not page.waiting
     idle.start()
-    assert len(clock.waiting) == 1
+    assert len(page.waiting) == 1
 
 
-def test_work_behind_the_figure_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_behind_the_figure_is_done_once(clock: types.SimpleNamespace) -> None:
     done: list[int] = []
     behind = AfterPaint(lambda: done.append(1))
     behind.due()
     assert len(done) == 1  # no browser, nothing to wait for
-    clock = Clock(monkeypatch)
-    behind.due()
-    behind.due()
-    assert len(done) == 1
-    # It waits for the latest figure, not for the first.
-    assert len(clock.waiting) == 1
-    behind.now()
-    behind.now()
-    assert len(done) == 2
-    assert not clock.waiting
-    behind.due()
-    assert clock.turn() > 0.05
-    assert len(done) == 3
-    assert not clock.waiting
+    page = Page(clock)
+    with set_curdoc(page):
+        behind.due()
+        behind.due()
+        assert len(done) == 1
+        # It waits for the latest figure, not for the first.
+        assert len(page.waiting) == 1
+        behind.now()
+        behind.now()
+        assert len(done) == 2
+        assert not page.waiting
+        behind.due()
+        assert page.turn() > 0.05
+        assert len(done) == 3
+        assert not page.waiting
 
 
-def test_next_step_waits_for_the_browser(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, done, asked = Clock(monkeypatch), [], []
+def test_next_step_waits_for_the_browser(page: Page) -> None:
+    done, asked = [], []
     IdleWork(lambda: bool(done.append(1) or True), asked.append).start()
-    clock.turn()
-    assert (len(done), len(asked), clock.waiting) == (1, 1, [])
+    page.turn()
+    assert (len(done), len(asked), page.waiting) == (1, 1, [])
     asked[0]()
-    clock.turn()
+    page.turn()
     assert (len(done), len(asked)) == (2, 2)
 
 
-def test_page_that_was_left_builds_no_views(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, done = Clock(monkeypatch), []
+def test_page_that_was_left_builds_no_views(page: Page) -> None:
+    done = []
     IdleWork(lambda: bool(done.append(1) or True)).start()
-    clock.session_context.session.connection_count = 0
-    assert [clock.turn() for _ in range(6)][-1] == 10.0 and not done
+    page.session_context.session.connection_count = 0
+    assert [page.turn() for _ in range(6)][-1] == 10.0 and not done
     # The connection was lost and came back.
-    clock.session_context.session.connection_count = 1
-    clock.turn()
+    page.session_context.session.connection_count = 1
+    page.turn()
     assert len(done) == 1
 
 

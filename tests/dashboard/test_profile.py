@@ -84,10 +84,9 @@ def test_choices_stay_until_another_kernel_comes() -> None:
     assert field(shown, "target GPU").disabled_options == []
 
 
-def test_what_cannot_run_stands_greyed_below_what_can(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_run_stands_greyed_below_what_can(no_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     why = {"events": "no GPU here", "ncu": "ncu is not installed"}
     monkeypatch.setattr(this_machine, "_unavailable", why.get)
-    monkeypatch.setattr(this_machine.device, "detect", lambda: None)
     shown = ProfileFields()
     shown.offer(asyncio.run(this_machine.ask()))
     assert not why.keys() & set(field(shown, "collectors").options.values())

@@ -1,6 +1,7 @@
 """What is computed of a run is computed once, and nobody changes it for the others."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pandas.testing import assert_frame_equal
@@ -33,12 +34,13 @@ def test_kept_result_is_computed_once_a_run(runs: Path) -> None:
     assert run_cache.kept(store.open_run(runs / RUN), "a", lambda: 3) == 3
 
 
-def test_changed_kernels_are_asked_for_every_5_seconds(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded, now, asked = store.open_run(runs / RUN), [0.0], []
-    monkeypatch.setattr(run_cache.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(run_cache.changes, "changed_problems", lambda run: asked.append(now[0]) or {SMALL})
+def test_changed_kernels_are_asked_for_every_5_seconds(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace
+) -> None:
+    loaded, asked = store.open_run(runs / RUN), []
+    monkeypatch.setattr(run_cache.changes, "changed_problems", lambda run: asked.append(clock.now) or {SMALL})
     for number in range(9):
-        now[0] = 3.0 * number
+        clock.now = 3.0 * number
         assert run_cache.changed_kernels(loaded) == ["softmax"]
     assert asked == [0.0, 6.0, 12.0, 18.0, 24.0]
 

@@ -2,13 +2,13 @@
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import panel as pn
 import pytest
+from panel.io.state import set_curdoc
 from tilescope.models import recorded_claims
 from tilescope.runs import store
 from tilescope_dashboard.data import run_cache
@@ -31,10 +31,10 @@ class Page:
 
 
 @pytest.fixture
-def page(monkeypatch: pytest.MonkeyPatch) -> Page:
+def page() -> Iterator[Page]:
     page = Page()
-    monkeypatch.setattr(type(pn.state), "curdoc", property(lambda self: page))
-    return page
+    with set_curdoc(page):
+        yield page
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ from tilescope_dashboard.topics import source as topic
 from tilescope_dashboard.topics.source import FunctionLaunch, LineColumn
 from tilescope_dashboard.views.source import Source
 
+from tests.profiles import made_up
+
 from .conftest import field, grid, opened
 from .conftest import said as words
 from .test_contrast import contrast, rgb
@@ -223,21 +225,17 @@ def test_lines_of_another_case_than_the_pages_are_named(run: str, tmp_path: Path
 def test_lines_of_another_kernel_than_the_pages_are_named(
     run: str, tmp_path: Path, workload: str, launched: str
 ) -> None:
-    writer = RunWriter(
-        tmp_path, Run("20260103-000000-0003", "2026-01-03T00:00:00+00:00", DEVICE, {"softmax": {}}, {}, {})
-    )
     case = dataclasses.replace(CASE, workload=workload)
-    writer.append(schema.frame([case.row("registers", 32, "compiler", launch=0, function=launched)]))
-    writer.finish()
-    said, other = words(shown(writer.run.id)), launched != "softmax_kernel"
+    rows = [case.row("registers", 32, "compiler", launch=0, function=launched)]
+    made_up.written(tmp_path, rows, "20260103-000000-0003", {"softmax": {}}, device=DEVICE)
+    said, other = words(shown("20260103-000000-0003")), launched != "softmax_kernel"
     assert ("triton · forward · 16384x4096-bf16, which launched softmax_kernel" in said) == other
     assert (f"{workload} launches rows_kernel and not softmax_kernel." in said) == other
     assert ("No run has lines of" in said) == (workload != CASE.workload)
     assert "may not launch" not in said
 
 
-def test_a_kernel_without_lines_says_what_to_do(run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path)
+def test_a_kernel_without_lines_says_what_to_do(run: str, no_recordings: None) -> None:
     view = shown(run, "matmul")
     said = view.head.object
     assert "<code>tilescope profile matmul --collect compiler,interpreter</code>" in said

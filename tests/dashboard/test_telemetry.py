@@ -94,8 +94,8 @@ def test_a_pause_leaves_no_line_across_it(nvml: ModuleType) -> None:
     until(lambda: sampling() == 0)
 
 
-def test_without_a_driver_or_a_gpu_it_says_why(nvml: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvml, "nvmlDeviceGetCount", lambda: 0)
+def test_without_a_driver_or_a_gpu_it_says_why(nvml: ModuleType) -> None:
+    nvml.nvmlDeviceGetCount = lambda: 0
     sampler = Sampler(nvml)
     sampler.watch()()
     assert sampler.error == "the NVIDIA driver lists no GPU"
@@ -103,12 +103,12 @@ def test_without_a_driver_or_a_gpu_it_says_why(nvml: ModuleType, monkeypatch: py
     def fail() -> None:
         raise nvml.NVMLError("Driver Not Loaded")
 
-    monkeypatch.setattr(nvml, "nvmlInit", fail)
+    nvml.nvmlInit = fail
     sampler.watch()()
     assert sampler.error == "no NVIDIA driver answers (NVML: Driver Not Loaded)"
 
 
-def test_gpu_off_the_bus_ends_the_sampling_in_words(nvml: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_off_the_bus_ends_the_sampling_in_words(nvml: ModuleType) -> None:
     sampler = Sampler(nvml, period=0.01)
     leave = sampler.watch()
     until(lambda: sampler.samples(1))
@@ -118,7 +118,7 @@ def test_gpu_off_the_bus_ends_the_sampling_in_words(nvml: ModuleType, monkeypatc
 
     for name in dir(nvml):
         if name.startswith("nvmlDeviceGet"):
-            monkeypatch.setattr(nvml, name, lost)
+            vars(nvml)[name] = lost
     until(lambda: sampler.error)
     assert "does not answer any more" in sampler.error
     until(lambda: sampling() == 0)

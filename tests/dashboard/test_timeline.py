@@ -11,14 +11,13 @@ import pytest
 from bokeh.models import CustomJSTickFormatter, HoverTool
 from bokeh.plotting import figure
 from tilescope.models import timeline as model
-from tilescope.runs import store
-from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.run import Device, Run
 from tilescope_dashboard.figures import timeline as figures
 from tilescope_dashboard.figures.style import LIGHT, colour
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.timeline import Timeline
+
+from tests.profiles import made_up
 
 from . import synthetic
 from .conftest import PREDICTED, RUN, field, opened
@@ -151,18 +150,13 @@ def _sentence(folder: Path, end: str, calls: tuple[float, ...]) -> str:
         found += [case.row(metric, value * 1e-6, "torch_profiler", **at) for metric, value in values.items()]
     identity = f"20260102-030405-{end * 4}"
     if not (folder / identity).exists():
-        device = Device("Synthetic GPU", "sm_90", 100, 1, 1, True)
-        writer = store.RunWriter(folder, Run(identity, "", device, {"relu": {}}, {}, {}))
-        writer.append(schema.frame(found))
-        writer.finish()
+        made_up.written(folder, found, identity, {"relu": {}})
     shown = opened(Timeline, run=identity, kernel="relu")
     return f"{shown.head.object} {shown.caption.object}"
 
 
-def test_timeline_without_starts_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path)
-    monkeypatch.setattr(store, "runs_dir", lambda: tmp_path)
-    synthetic.write_run(tmp_path, PREDICTED, measured=False)
+def test_timeline_without_starts_says_what_to_do(own_runs: Path, no_recordings: None) -> None:
+    synthetic.write_run(own_runs, PREDICTED, measured=False)
     shown = opened(Timeline, run=PREDICTED)
     assert "torch_profiler collector" in words(shown)
     assert not shown.body.visible
@@ -181,9 +175,7 @@ def test_traces_shown_and_kept(own_runs: Path) -> None:
     assert made.filename.endswith(".trace.json.gz")
     assert "keeps no trace" in note.object
     case = Case("softmax", "eager", "forward", "16384x4096-bf16")
-    kept = folder / "artefacts" / "torch_profiler" / f"{case.slug}.trace.json.gz"
-    kept.parent.mkdir(parents=True)
-    kept.write_bytes(b"as it was")
+    made_up.artefact(folder, "torch_profiler", f"{case.slug}.trace.json.gz").write_bytes(b"as it was")
     shown.update()
     row, *_, note = shown.traces.objects
     assert [button.label for button in row.objects][1:] == ["torch.profiler's trace of unfused"]
@@ -195,17 +187,14 @@ def test_trace_of_an_own_kernel_is_found(own_runs: Path) -> None:
     # Its collectors know it by its file, the run's table by its name, which may be one of the library's.
     case = Case("/home/me/my [kernels].py:softmax", "triton", "forward", "8-fp32")
     others = Case("/home/me/my [kernels].py:not_softmax", "triton", "forward", "8-fp32")
-    device = Device("Synthetic GPU", "sm_90", 100, 1, 1, True)
-    writer = store.RunWriter(own_runs, Run(RUN, "", device, {"softmax": {}}, {}, {}))
     at = {"launch": 0, "function": "k", "sample": 0}
     times = {"launch_start": 0.0, "gpu_time": 1e-5}
-    writer.append(schema.frame([case.row(name, value, "torch_profiler", **at) for name, value in times.items()]))
-    traces = writer.finish() / "artefacts" / "torch_profiler"
-    traces.mkdir(parents=True)
-    (traces / f"{others.slug}.trace.json.gz").write_bytes(b"another's")
+    rows = [case.row(name, value, "torch_profiler", **at) for name, value in times.items()]
+    folder = made_up.written(own_runs, rows, RUN, {"softmax": {}})
+    made_up.artefact(folder, "torch_profiler", f"{others.slug}.trace.json.gz").write_bytes(b"another's")
     shown = opened(Timeline, run=RUN, kernel="softmax")
     assert "keeps no trace" in shown.traces.objects[-1].object
-    (traces / f"{case.slug}.trace.json.gz").write_bytes(b"as it was")
+    made_up.artefact(folder, "torch_profiler", f"{case.slug}.trace.json.gz").write_bytes(b"as it was")
     shown.update()
     row, *_, note = shown.traces.objects
     assert [button.label for button in row.objects][1:] == ["torch.profiler's trace of triton"]

@@ -17,10 +17,10 @@ ATTENTION = importlib.import_module("tilescope_kernels.attention.attention")
 
 
 @pytest.fixture(autouse=True)
-def gpu(monkeypatch):
+def gpu(monkeypatch, cuda):
     """Tensors without values that claim to be on a GPU."""
     monkeypatch.setattr(torch.Tensor, "get_device", lambda _: 0)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: None)
+    cuda({"mem_get_info": lambda _: None})
     for module in (PRODUCT, ATTENTION):
         monkeypatch.setattr(module, "_PLANS", {})
     with offline.targeting("sm_90"):

@@ -139,12 +139,12 @@ def test_ragged_attention_waits_for_no_values(caught):
     assert caught == ["ragged_attention_kernel"]
 
 
-def test_fp8_asks_for_a_gpu_that_has_it(monkeypatch):
+def test_fp8_asks_for_a_gpu_that_has_it(cuda):
     class OnGpu:
         is_cuda, device = True, "cuda:0"
 
     capability = [8, 6]
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: tuple(capability))
+    cuda({"get_device_capability": lambda device: tuple(capability)})
     with pytest.raises(ValueError, match=r"x is on an sm_86: FP8 .* needs sm_89 or later"):
         check_has_fp8(OnGpu(), "x")
     capability[:] = 9, 0

@@ -143,9 +143,29 @@ def one_processor():
 
 
 @pytest.fixture
-def cuda(monkeypatch):
-    """Makes functions and classes stand for those of ``torch.cuda``, by name."""
-    return lambda stand_ins: [monkeypatch.setattr(f"torch.cuda.{name}", fake) for name, fake in stand_ins.items()]
+def deaths(monkeypatch, tmp_path):
+    """The file that says how many workers ``fakes.mortal`` kills: none yet."""
+    file = tmp_path / "deaths"
+    file.write_text("0")
+    monkeypatch.setenv("FAKES_DEATHS", str(file))
+    return file
+
+
+@pytest.fixture
+def use_gpu(monkeypatch):
+    """Makes collectors use the GPU, in this order."""
+
+    def use(*names):
+        monkeypatch.setattr("tilescope.jobs.supervisor.IN_TURN", names)
+        monkeypatch.setattr("tilescope.jobs.supervisor.ON_GPU", frozenset(names))
+
+    return use
+
+
+@pytest.fixture
+def processors(monkeypatch):
+    """Makes this process have a number of processors, as far as it counts them."""
+    return lambda count: monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(count)))
 
 
 @pytest.fixture

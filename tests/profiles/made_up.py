@@ -2,7 +2,10 @@
 
 import dataclasses
 
+import pandas as pd
 from tilescope.hardware import ceilings, device
+from tilescope.runs.store import RunWriter
+from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.run import Ceiling, Device, Run
 
@@ -24,10 +27,10 @@ def gpu(name="Made-up GPU", **roofs):
 GPU = gpu(hbm=1e12, l2=4e12, fp32=1e13, tf32=1e14, sheet_bf16=1e14)
 
 
-def machine(monkeypatch, target="sm_90", ncu="/opt/ncu"):
-    """Makes this a machine with the GPU of this target, and with this ncu."""
+def machine(monkeypatch, target="sm_90", ncu="/opt/ncu", **more):
+    """Makes this a machine with the GPU of this target and with this ncu; ``more`` are other answers of ``device``, by function."""
     known = {"detect": device.for_target(target), "uuid": "GPU-made-up", "unavailable": None, "find_ncu": ncu}
-    for name, answer in known.items():
+    for name, answer in {**known, **more}.items():
         monkeypatch.setattr(device, name, lambda answer=answer: answer)
 
 
@@ -41,6 +44,20 @@ def html(shown):
 def run(name="20261120-221530-3fa9", kernels=None, **fields):
     """The description of a run of these kernels."""
     return dataclasses.replace(Run(name, "2026-11-20T22:15:30+00:00", GPU, {}, {}, {}), kernels=kernels or {}, **fields)
+
+
+def written(folder, rows, *about, **fields):
+    """The folder of a run with these rows or this table that was written there; ``run`` says what else is given."""
+    writer = RunWriter(folder, run(*about, **fields))
+    writer.append(rows if isinstance(rows, pd.DataFrame) else schema.frame(rows))
+    return writer.finish()
+
+
+def artefact(folder, collector, name):
+    """The place of an artefact of the run in a folder."""
+    place = folder / "artefacts" / collector / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return place
 
 
 def cost(of=CASE, read=50 * MB, written=50 * MB, flops=MB):

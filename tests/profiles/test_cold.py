@@ -106,8 +106,8 @@ def test_events_begin_cold_with_the_next_inputs(calls, tmp_path):
 
 
 @pytest.mark.parametrize(("seconds", "count"), [(1e-4, 50), (6e-4, 50), (1e-3, 33), (2e-3, 20), (1.0, 20)])
-def test_long_call_is_repeated_less_often(calls, tmp_path, monkeypatch, seconds, count):
-    monkeypatch.setattr(torch.cuda.Event, "elapsed_time", lambda self, end: 1e3 * seconds)
+def test_long_call_is_repeated_less_often(calls, tmp_path, cuda, seconds, count):
+    cuda({"Event.elapsed_time": lambda self, end: 1e3 * seconds})
     events.capture(CASE, None, tmp_path / "a.json", {})
     told = json.loads((tmp_path / "a.json").read_text())
     assert told["repetitions"] == len(told["interval"]) == len(told["graph_time"]) == count

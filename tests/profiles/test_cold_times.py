@@ -6,15 +6,15 @@ from tilescope.tuning import cold_times, racing
 
 
 class Machine:
-    """A CPU whose clock is ``now``, and a GPU that is busy until ``free``, both in seconds."""
+    """A CPU that moves the clock, and a GPU that is busy until ``free``, in seconds."""
 
-    def __init__(self, cpu, gpu):
-        self.now, self.free, self.cpu, self.gpu, self.calls = 0.0, 0.0, cpu, gpu, 0
+    def __init__(self, clock, cpu, gpu):
+        self.clock, self.free, self.cpu, self.gpu, self.calls = clock, 0.0, cpu, gpu, 0
 
     def queue(self, cpu, gpu):
         """The moment at which the GPU is done with what the CPU takes so long to queue."""
-        self.now += cpu
-        self.free = max(self.free, self.now) + gpu
+        self.clock.now += cpu
+        self.free = max(self.free, self.clock.now) + gpu
         return self.free
 
     def call(self):
@@ -22,15 +22,15 @@ class Machine:
         self.queue(self.cpu, self.gpu)
 
     def wait(self):
-        self.now = max(self.now, self.free)
+        self.clock.now = max(self.clock.now, self.free)
 
 
 @pytest.fixture
-def machine(monkeypatch, cuda):
+def machine(monkeypatch, cuda, clock):
     made: list[Machine] = []
 
     def make(cpu, gpu):
-        there = Machine(cpu, gpu)
+        there = Machine(clock, cpu, gpu)
         made.append(there)
 
         class Event:
@@ -41,10 +41,10 @@ def machine(monkeypatch, cuda):
                 self.at = there.queue(1e-6, 0.0)
 
             def synchronize(self):
-                there.now = max(there.now, self.at)
+                clock.now = max(clock.now, self.at)
 
             def query(self):
-                return self.at <= there.now
+                return self.at <= clock.now
 
             def elapsed_time(self, end):
                 return (end.at - self.at) * 1e3
@@ -62,7 +62,6 @@ def machine(monkeypatch, cuda):
         cuda({
             "Event": Event, "_sleep": lambda cycles: there.queue(5e-6, cycles / 2e9), "synchronize": there.wait
         })  # fmt: skip
-        monkeypatch.setattr(cold_times.time, "perf_counter", lambda: there.now)
         return there
 
     return make
@@ -95,13 +94,13 @@ class Warm(Machine):
 
     def call(self) -> None:
         self.calls += 1
-        begins = max(self.free, self.now + self.cpu)
+        begins = max(self.free, self.clock.now + self.cpu)
         self.busy = [(start, end) for start, end in getattr(self, "busy", []) if end > begins - 20e-3]
         load = sum(end - start for start, end in self.busy) / 20e-3
         self.busy.append((begins, self.queue(self.cpu, self.gpu * (1 + 0.3 * max(0.0, load - 0.6)))))
 
 
-def test_long_calls_rest_and_keep_their_clock(machine, monkeypatch):
+def test_long_calls_rest_and_keep_their_clock(machine):
     there = machine(cpu=10e-6, gpu=1.5e-3)
     there.__class__ = Warm
     assert cold_times.cold_times(there.call, 20) == pytest.approx([1.5e-3] * 20)

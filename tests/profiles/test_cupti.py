@@ -11,8 +11,11 @@ from types import SimpleNamespace
 import pytest
 from tilescope.collectors.cupti import counters, launch_names, library, planning, ranges, structures
 from tilescope.execution.not_applicable import NotApplicable
+from tilescope.hardware import device
 from tilescope.table import schema
 from tilescope.table.case import Case
+
+from . import made_up
 
 SOFTMAX = Case("softmax", "triton", "forward", "4096x4096-bf16")
 #: Bytes of each struct, as the ``…_STRUCT_SIZE`` of CUPTI 13.0's headers gives them to a C++ compiler.
@@ -31,9 +34,8 @@ READ, WRITTEN, TIME = "dram__bytes_read.sum", "dram__bytes_write.sum", "gpu__tim
 
 
 def test_cupti_is_not_started_ahead_where_one_process_has_the_gpu(monkeypatch):
-    monkeypatch.setattr(counters.device, "detect", lambda: SimpleNamespace(target="sm_90"))
-    monkeypatch.setattr(counters.device, "shareable", lambda: False)
-    monkeypatch.setattr(counters.device, "make_context", lambda: pytest.fail("it makes a context"))
+    made_up.machine(monkeypatch, shareable=False)
+    monkeypatch.setattr(device, "make_context", lambda: pytest.fail("it makes a context"))
     assert not counters.start_ahead()
 
 
@@ -255,7 +257,7 @@ def test_calls_that_are_counted_together_leave_out_their_flushes():
 
 
 @pytest.mark.parametrize(("free", "together"), [(60, [[0, 1, 3], [2]]), (10, [[0], [1], [2], [3]])])
-def test_cases_of_the_same_metrics_are_counted_together(tmp_path, monkeypatch, free, together):
+def test_cases_of_the_same_metrics_are_counted_together(tmp_path, monkeypatch, cuda, free, together):
     few, many = (SimpleNamespace(pipe="fp32", flops=n, bytes_read=50, bytes_written=50) for n in (1, 10_000))
     cases = [Case(f"k{n}", "triton", "forward", "8-fp32") for n in range(5)]
     specs = {
@@ -278,7 +280,7 @@ def test_cases_of_the_same_metrics_are_counted_together(tmp_path, monkeypatch, f
     monkeypatch.setattr(counters.ncu, "warmed_up", lambda case, spec, settings: case.kernel)
     monkeypatch.setattr(counters, "launched", launched)
     monkeypatch.setattr(counters, "of_calls", of_calls)
-    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (free, 100))
+    cuda({"mem_get_info": lambda: (free, 100)})
     found = dict(counters.capture_all(cases, specs.__getitem__, tmp_path, {}, lambda case, doing: None))
     alone = [[0], [1], [3]] if len(together) == 2 else []
     assert asked == [*together[:1], *alone, *together[1:]]

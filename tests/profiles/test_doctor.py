@@ -3,6 +3,8 @@
 import pytest
 from tilescope.jobs import doctor
 
+from . import made_up
+
 
 def test_counter_permission_follows_the_driver(tmp_path, monkeypatch):
     parameters, admin = tmp_path / "params", []
@@ -58,7 +60,7 @@ def test_the_cache_and_the_runs_must_be_writable(tmp_path, monkeypatch):
 
 
 def test_absent_tools_say_where_to_get_them(monkeypatch):
-    monkeypatch.setattr("tilescope.hardware.device.find_ncu", lambda: None)
+    made_up.machine(monkeypatch, ncu=None)
     assert "developer.nvidia.com" in doctor.ncu().cure
     monkeypatch.setattr("tilescope.collectors.cupti.library.find", lambda: None)
     assert doctor.cupti().cure == "pip install nvidia-cuda-cupti"

@@ -6,7 +6,6 @@ import types
 
 import pandas as pd
 import pytest
-import torch
 from tilescope.collectors import energy as collector
 from tilescope.collectors import load
 from tilescope.execution import energy
@@ -19,12 +18,12 @@ CASE = Case("softmax", "triton", "forward", "8x8-fp32")
 
 
 @pytest.fixture
-def counter(monkeypatch):
-    """A GPU of 400 W whose counter moves every 20 ms of a clock of its own."""
-    clock = types.SimpleNamespace(now=0.0)
+def counter(monkeypatch, cuda, clock):
+    """A GPU of 400 W whose counter moves every 20 ms of the clock."""
+    began = clock.now
 
     def joules(handle):
-        return int(clock.now / 0.02) * 0.02 * 400 * 1e3
+        return int((clock.now - began) / 0.02) * 0.02 * 400 * 1e3
 
     nvml = types.SimpleNamespace(
         nvmlInit=lambda: None, nvmlShutdown=lambda: None, NVMLError=RuntimeError, nvmlDeviceGetCount=lambda: 1, NVML_CLOCK_SM=1,
@@ -33,8 +32,7 @@ def counter(monkeypatch):
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(energy.time, "perf_counter", lambda: clock.now)
+    cuda({"synchronize": lambda: None})
     return clock
 
 

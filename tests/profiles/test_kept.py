@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 from tilescope.files import user_cache
-from tilescope.hardware import device
 from tilescope.jobs import questions, supervisor
 from tilescope.jobs.job import Job
 from tilescope.jobs.ledger import Ledger
@@ -85,7 +84,7 @@ def test_declarations_hold_until_the_library_is_edited(tmp_path, monkeypatch):
     assert questions.known_declarations((), ()) is None
     edited.write_text(text)
     assert questions.known_declarations((), ()) == [entry]
-    monkeypatch.setattr(device, "installed", lambda: {"torch": "another"})
+    made_up.machine(monkeypatch, installed={"torch": "another"})
     assert questions.known_declarations((), ()) is None
 
 
@@ -108,7 +107,7 @@ def test_ceilings_are_measured_once_a_device_and_versions(tmp_path, monkeypatch)
         return (Ceiling("hbm", 3.9e12, "byte/second", "measured", "device copy"),)
 
     monkeypatch.setattr(questions, "ceilings", measured)
-    monkeypatch.setattr(supervisor.device, "uuid", lambda: "GPU-1")
+    made_up.machine(monkeypatch)
 
     def roofs(versions=VERSIONS, gpu="Made-up GPU", **settings):
         job = Job([Case("softmax", "triton", "forward", "8x8-fp32")], ["events"], settings, tmp_path / str(len(asked)))

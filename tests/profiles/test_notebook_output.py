@@ -10,7 +10,6 @@ from tilescope.jobs.progress import TerminalLine
 from tilescope.notebook import live_progress
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs import recordings, store
-from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.run import Failure
 
@@ -27,12 +26,11 @@ def hostile(folder, cases=1):
         for made_case in made
         for name in ("bytes_read", "bytes_written")
     ]
-    gpu, notes = device.for_target("sm_90"), ("check: wrong <i>",)
-    about = made_up.run(kernels={case.kernel: {}}, device=gpu, title="<b>title</b>", notes=notes)
-    writer = store.RunWriter(folder, about)
-    writer.append(schema.frame(rows))
-    writer.fail(Failure(case.id, "compiler", "<script>no</script>", ""))
-    return Profile.of(store.open_run(writer.finish()))
+    told = {"title": "<b>title</b>", "notes": ("check: wrong <i>",), "device": device.for_target("sm_90")}
+    failures = (Failure(case.id, "compiler", "<script>no</script>", ""),)
+    return Profile.of(
+        store.open_run(made_up.written(folder, rows, kernels={case.kernel: {}}, failures=failures, **told))
+    )
 
 
 def test_summary_escapes_the_texts_of_a_run(tmp_path):
@@ -90,8 +88,7 @@ EVENTS = [
 ]
 
 
-def test_terminal_progress_is_one_line(monkeypatch, capsys):
-    monkeypatch.setattr("tilescope.jobs.progress.time.monotonic", lambda: 5.0)
+def test_terminal_progress_is_one_line(clock, capsys):
     progress = TerminalLine()
     assert progress.line() == "reading the kernels' declarations, 0 s"
     for event in EVENTS:

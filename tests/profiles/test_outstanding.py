@@ -31,20 +31,16 @@ def tried(events):
     return Counter(event["case"].rpartition(".py:")[2].split("/")[1] for event in events if event["event"] == "case")
 
 
-def test_worker_killed_at_start_costs_no_case(catalog, monkeypatch, tmp_path):
-    deaths = tmp_path / "deaths"
+def test_worker_killed_at_start_costs_no_case(catalog, deaths):
     deaths.write_text("2")
-    monkeypatch.setenv("FAKES_DEATHS", str(deaths))
     loaded, _ = run(catalog, ["good", "fine"], ["fakes.mortal"])
     assert measured(loaded) == ["fine", "good"]
     assert loaded.run.complete
     assert loaded.run.failures == () and loaded.run.notes == ()
 
 
-def test_worker_always_killed_leaves_outstanding_cases(catalog, monkeypatch, tmp_path):
-    deaths = tmp_path / "deaths"
+def test_worker_always_killed_leaves_outstanding_cases(catalog, deaths):
     deaths.write_text("1000")
-    monkeypatch.setenv("FAKES_DEATHS", str(deaths))
     loaded, events = run(catalog, ["good", "fine"], ["fakes.mortal"])
     assert int(deaths.read_text()) == 1000 - attempt.TRIES
     assert not loaded.run.complete and measured(loaded) == []

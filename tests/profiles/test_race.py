@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import pytest
 from tilescope import cli
@@ -234,15 +235,17 @@ def test_sweep_checks_a_config_before_it_holds_inputs(torch_and_catalog, monkeyp
     from tilescope.tuning import sweep
 
     told = []
+
+    class Sweep(sweep.Sweep):
+        def call(self, case):
+            return told.append("inputs") or (lambda: told.append("called"))
+
     monkeypatch.setattr(sweep, "checked", lambda *given: told.append("checked") or found)
-    monkeypatch.setattr(
-        sweep.Sweep, "call", lambda self, case: told.append("inputs") or (lambda: told.append("called"))
-    )
-    monkeypatch.setattr(sweep.cold, "rest", lambda call: told.append("timed") or 0.0)
-    monkeypatch.setattr(sweep.cold, "Flush", lambda rest: "flush")
+    cold = SimpleNamespace(rest=lambda call: told.append("timed") or 0.0, Flush=lambda rest: "flush")
+    monkeypatch.setattr(sweep, "cold", cold)
     monkeypatch.setattr(sweep, "cold_times", lambda call, count, flush: [1.0] * count)
     cases = [Case("softmax", "triton", "backward", "8x8-fp32", config) for config in ("", "ROWS=1")]
-    raced = sweep.Sweep(cases, None, {}, lambda case, doing: None)
+    raced = Sweep(cases, None, {}, lambda case, doing: None)
     assert raced._samples("default", 1) == raced._samples("ROWS=1", 1) == [1.0]
     first, second = told[: told.index("timed")], told[told.index("timed") + 1 :]
     assert first == ["checked", "inputs", "called"] and second == (first[:2] if found else first)
@@ -261,12 +264,14 @@ def test_sweep_counts_together_and_alone_where_that_fails(torch_and_catalog, mon
             raise ValueError("2 launches were seen and 3 counted")
         return [{"launches": names} for names in functions]
 
-    monkeypatch.setattr(sweep.counters, "unavailable", lambda: None)
-    monkeypatch.setattr(sweep.counters, "launched", lambda run: [run()])
-    monkeypatch.setattr(sweep.counters, "of_calls", of_calls)
-    monkeypatch.setattr(sweep.Sweep, "call", lambda self, case: lambda: case.config)
+    class Sweep(sweep.Sweep):
+        def call(self, case):
+            return lambda: case.config
+
+    counters = SimpleNamespace(unavailable=lambda: None, launched=lambda run: [run()], of_calls=of_calls)
+    monkeypatch.setattr(sweep, "counters", counters)
     cases = [Case("softmax", "triton", "forward", "8x8-fp32", config) for config in ("", "ROWS=1", "ROWS=2")]
-    raced = sweep.Sweep(cases, None, {}, lambda case, doing: None)
+    raced = Sweep(cases, None, {}, lambda case, doing: None)
     raced._count(["default", "ROWS=1"])
     raced._count(["ROWS=1", "ROWS=2"])
     raced._count([])

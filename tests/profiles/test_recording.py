@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from tilescope import cli
-from tilescope.hardware import device
 from tilescope.jobs import questions, recording, tuning
 from tilescope.runs import store
 
+from . import made_up
 from .fake_jobs import KIT, OWN, tune_with
 
 SHIPPED = store.recorded_dir()
@@ -153,7 +153,7 @@ def test_kernels_are_dealt_by_their_cases_and_cost(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
     assert recording.visible() == ["GPU-a", "GPU-b"]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    monkeypatch.setattr(device, "count", lambda: 3)
+    made_up.machine(monkeypatch, count=3)
     assert recording.visible() == ["0", "1", "2"]
 
 

@@ -86,12 +86,12 @@ def test_allowance_includes_seconds_spent_before():
 
 
 @pytest.mark.parametrize("limit", [1.0, 60.0])
-def test_work_does_not_depend_on_processors_or_load(limit, monkeypatch):
+def test_work_does_not_depend_on_processors_or_load(limit, processors):
     with launches.catch() as caught:
         triangle_kernel[(4000,)](torch.randn(16), torch.empty(16), 100)
     found = []
-    for processors in (1, 3):
-        monkeypatch.setattr("tilescope.execution.multiprocess.processors", lambda count=processors: count)
+    for count in (1, 3):
+        processors(count)
         allowance, meter = interpret.Allowance(limit), interpret.meter(caught[0])
         interpret.run(caught[0], meter=meter, values=False, allowance=allowance, sample=0.5)
         found.append((meter.sampled, meter.by_rule, meter.counts))

@@ -312,7 +312,7 @@ def test_measured_step_is_a_run_with_counted_bytes(tmp_path):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU's own events are used there")
 @pytest.mark.filterwarnings("ignore:CUDA is not available")
-def test_passes_time_and_trace_the_steps_of_a_program(monkeypatch):
+def test_passes_time_and_trace_the_steps_of_a_program(monkeypatch, cuda):
     moments = itertools.count()
 
     class Event:
@@ -325,8 +325,7 @@ def test_passes_time_and_trace_the_steps_of_a_program(monkeypatch):
         def elapsed_time(self, later):
             return 7.0 * (later.at - self.at)
 
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    cuda({"Event": Event, "synchronize": lambda: None})
     monkeypatch.setenv("TEARDOWN_CUPTI", "")
     monkeypatch.delenv("TEARDOWN_CUPTI")
     asked, told, net = [], [], torch.nn.Linear(4, 4)

@@ -321,13 +321,11 @@ def test_process_beside_others_leaves_trouble_to_one_alone(catalog):
     assert registers(store.open_run(writer.final)) == {"good": 32, "fine": 32, "looks": 32}
 
 
+@pytest.mark.usefixtures("deaths")
 @pytest.mark.parametrize(("fates", "processes"), [(["good", "fine"], 1), (["good", "raises"], 3)])
-def test_collectors_in_turn_share_a_process(catalog, monkeypatch, tmp_path, fates, processes):
+def test_collectors_in_turn_share_a_process(catalog, use_gpu, tmp_path, fates, processes):
     names, pids = ["fakes.quick", "fakes.mortal"], tmp_path / "pids"
-    (tmp_path / "deaths").write_text("0")
-    monkeypatch.setenv("FAKES_DEATHS", str(tmp_path / "deaths"))
-    monkeypatch.setattr(supervisor, "IN_TURN", (*reversed(names), "nosuch"))
-    monkeypatch.setattr(supervisor, "ON_GPU", frozenset(names))
+    use_gpu(*reversed(names), "nosuch")
     loaded, events = run(catalog, fates, names, pids=str(pids))
     assert loaded.run.complete and len(set(pids.read_text().split())) == processes
     assert [*dict.fromkeys(event["collector"] for event in events if event["event"] == "case")] == [*reversed(names)]
@@ -335,15 +333,15 @@ def test_collectors_in_turn_share_a_process(catalog, monkeypatch, tmp_path, fate
     assert (loaded.table["metric"] == "registers").sum() == 2 * (2 - ("raises" in fates))
 
 
-@pytest.mark.parametrize(("processors", "order"), [(2, [1, 2]), (4, [2, 1])])
-def test_dearest_collector_begins_where_processors_suffice(catalog, monkeypatch, processors, order):
+@pytest.mark.parametrize(("count", "order"), [(2, [1, 2]), (4, [2, 1])])
+def test_dearest_collector_begins_where_processors_suffice(catalog, monkeypatch, processors, count, order):
     names, asked = ["fakes.quick", "fakes.mortal"], []
 
     async def collect(ledger, name, *_, **__):
         asked.append(name)
 
     monkeypatch.setattr(attempt, "collect", collect)
-    monkeypatch.setattr(supervisor, "processors", lambda: processors)
+    processors(count)
     run(catalog, ["good"], names)
     assert [names.index(name) + 1 for name in asked] == order
 
@@ -355,15 +353,13 @@ def test_collectors_that_time_are_last_in_turn():
     assert tuple(name for name in IN_TURN if name != "check") == script_jobs.EARLY
 
 
-def test_timed_collector_waits_in_the_process_that_counts(catalog, monkeypatch, tmp_path):
+@pytest.mark.usefixtures("deaths")
+def test_timed_collector_waits_in_the_process_that_counts(catalog, monkeypatch, use_gpu, processors, tmp_path):
     names = ["fakes.late", "fakes.mortal", "fakes.quick"]
     _, counts, times = names
     pids, file = tmp_path / "pids", tmp_path / "counted"
-    (tmp_path / "deaths").write_text("0")
-    monkeypatch.setenv("FAKES_DEATHS", str(tmp_path / "deaths"))
-    monkeypatch.setattr(supervisor, "processors", lambda: 4)
-    monkeypatch.setattr(supervisor, "IN_TURN", (counts, times))
-    monkeypatch.setattr(supervisor, "ON_GPU", frozenset((times, counts)))
+    processors(4)
+    use_gpu(counts, times)
     for module in (attempt, supervisor):
         monkeypatch.setattr(module, "TIMED", frozenset((times,)))
 

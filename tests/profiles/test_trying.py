@@ -54,8 +54,8 @@ class Program:
 
 
 @pytest.fixture(autouse=True)
-def _without_cuda(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+def _without_cuda(cuda):
+    cuda({"synchronize": lambda: None})
 
 
 @pytest.mark.parametrize(("kind", "place"), [("optimizer", ""), ("dtype", ""), ("library", "layer_norm"), ("stop", "")])

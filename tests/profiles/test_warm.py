@@ -317,19 +317,19 @@ def test_next_command_takes_the_worker_that_one_left(forking, tmp_path, monkeypa
     assert not alive(pid) and not standby.place.job.parent.exists()
 
 
-def test_measuring_job_has_a_wrapped_worker_stand_by(forking, catalog, monkeypatch):
+def test_measuring_job_has_a_wrapped_worker_stand_by(forking, catalog, monkeypatch, processors):
     made = []
     monkeypatch.setattr(supervisor, "ON_GPU", frozenset({"fakes.quick", "fakes.wrapped"}))
-    monkeypatch.setattr(supervisor, "processors", lambda: 4)
+    processors(4)
     monkeypatch.setattr(supervisor.process, "Standby", lambda *wrap: made.append(Standby(*wrap)) or made[-1])
     loaded, _ = run(catalog, ["good"], ["fakes.quick", "fakes.wrapped"])
     assert sorted(loaded.table.loc[loaded.table["metric"] == "registers", "value"]) == [32, 64]
     assert loaded.run.complete and made[0].taken and not alive(made[0].process.pid)
 
 
-@pytest.mark.parametrize(("processors", "switch"), [(2, "1"), (4, "0")])
-def test_no_worker_stands_by_without_room_or_when_cold(fakes, monkeypatch, processors, switch):
-    monkeypatch.setattr(supervisor, "processors", lambda: processors)
+@pytest.mark.parametrize(("count", "switch"), [(2, "1"), (4, "0")])
+def test_no_worker_stands_by_without_room_or_when_cold(fakes, monkeypatch, processors, count, switch):
+    processors(count)
     monkeypatch.setenv(warm.SWITCH, switch)
     assert supervisor.stand_by("fakes.wrapped") is None
 

@@ -221,27 +221,33 @@ def watch(tmp_path):
     return made
 
 
-def test_worker_under_another_program_is_ready_for_the_next_version(watch, fakes, monkeypatch):
-    async def profiled(version):
-        version.cases = [case("a", registers=32.0)]
-        return SimpleNamespace(collectors=("compiler", "fakes.wrapped"), settings={})
+class Profiled(Watch):
+    """A watch whose profile is another answer, or an error."""
 
+    answer = None
+
+    async def _profile(self, version):
+        version.cases = [case("a", registers=32.0)]
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def test_worker_under_another_program_is_ready_for_the_next_version(watch, fakes, monkeypatch):
     told = []
     monkeypatch.setattr(watching.supervisor, "may_stand_by", lambda: True)
-    watch = Watch(watch.script, collect=["compiler", "fakes.wrapped"])
-    monkeypatch.setattr(watch, "_profile", profiled)
     for name in ("wake", "leave"):
         monkeypatch.setattr(watching.kept_standby, name, lambda of, name=name: told.append((name, of)))
-    asyncio.run(watch._make(second := Version(2)))
+    profiled = Profiled(watch.script, collect=["compiler", "fakes.wrapped"])
+    profiled.answer = SimpleNamespace(collectors=("compiler", "fakes.wrapped"), settings={})
+    asyncio.run(profiled._make(second := Version(2)))
     assert second.state == "ready" and told == [("wake", "fakes.wrapped"), ("leave", "fakes.wrapped")]
 
 
-def test_process_that_cannot_be_started_fails_its_version(watch, monkeypatch):
-    async def profiled(version):
-        raise process.StartError(OSError(errno.EMFILE, "Too many open files"))
-
-    monkeypatch.setattr(watch, "_profile", profiled)
-    asyncio.run(watch._make(second := Version(2)))
+def test_process_that_cannot_be_started_fails_its_version(watch):
+    profiled = Profiled(watch.script)
+    profiled.answer = process.StartError(OSError(errno.EMFILE, "Too many open files"))
+    asyncio.run(profiled._make(second := Version(2)))
     assert second.state == "failed" and "Too many open files" in second.error
 
 
