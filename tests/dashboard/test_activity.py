@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tilescope.runs import store
-from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.run import Device, Run
 from tilescope_dashboard.figures.activity import activity as draw
 from tilescope_dashboard.figures.style import DARK, LIGHT
 from tilescope_dashboard.topics import activity as topic
 from tilescope_dashboard.views.timeline import Timeline
+
+from tests.profiles import made_up
 
 from .conftest import RUN, opened
 from .conftest import said as words
@@ -24,15 +23,11 @@ CASE = Case("softmax", "triton", "forward", "16384x4096-bf16")
 @pytest.fixture(name="folder")
 def _folder(own_runs: Path) -> Path:
     """A run with the start of a launch and the samples of its case."""
-    device = Device("Synthetic GPU", "sm_90", 100, 1, 1, True)
-    writer = store.RunWriter(own_runs, Run(RUN, "", device, {"softmax": {}}, {}, {}))
     place = {"launch": 0, "function": "softmax_pieces_kernel", "sample": 0}
     values = {"gpu_time": 259e-6, "launch_start": 0.0}
-    writer.append(schema.frame([CASE.row(name, value, "torch_profiler", **place) for name, value in values.items()]))
-    folder = writer.finish()
-    to = folder / "artefacts" / topic.COLLECTOR / f"{CASE.slug}.csv.gz"
-    to.parent.mkdir(parents=True)
-    shutil.copy(SAMPLES, to)
+    rows = [CASE.row(name, value, "torch_profiler", **place) for name, value in values.items()]
+    folder = made_up.written(own_runs, rows, RUN, {"softmax": {}})
+    shutil.copy(SAMPLES, made_up.artefact(folder, topic.COLLECTOR, f"{CASE.slug}.csv.gz"))
     return folder
 
 

@@ -8,8 +8,6 @@ from tilescope.models import impossible
 from tilescope.models.advice import NVIDIA, Bound, Evidence, Finding, nvidia_rules
 from tilescope.models.advice.finding import AT_ROOF
 from tilescope.models.faults import WRONG
-from tilescope.runs.writer import RunWriter
-from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.ncu_rules import NcuRule
 from tilescope.table.run import Failure
@@ -117,11 +115,9 @@ def test_advice_view_follows_the_choice() -> None:
 def test_views_of_a_kernel_that_does_not_compile_say_what_to_do(own_runs: Path) -> None:
     broken = Failure("mine/triton/forward/8-fp32", "compiler", "CompilationFailed: mine does not compile: line 6: no")
     facts = {name: {"file": "", "sha256": ""} for name in ("mine", "other")}
-    writer = RunWriter(own_runs, made_up.run("20261120-221530-3fa9", facts, failures=(broken,)))
-    writer.append(
-        schema.frame([Case("other", "triton", "forward", "8-fp32").row("registers", 32, "compiler", launch=0)])
-    )
-    address = {"run": writer.finish().name, "kernel": "mine"}
+    rows = [Case("other", "triton", "forward", "8-fp32").row("registers", 32, "compiler", launch=0)]
+    folder = made_up.written(own_runs, rows, kernels=facts, failures=(broken,))
+    address = {"run": folder.name, "kernel": "mine"}
     assert words(opened(Advice, **address)).startswith("<h2>mine does not compile: line 6: no<")
     assert "also times a SPEC" in words(opened(Compare, **address))
 

@@ -11,12 +11,13 @@ from tilescope.models.compare import Side
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs import store
 from tilescope.table.case import Case
-from tilescope.table.run import Device, Run
 from tilescope_dashboard.figures import lanes as figures
 from tilescope_dashboard.figures.style import LIGHT
 from tilescope_dashboard.report.build import build
 from tilescope_dashboard.topics import lanes as topic
 from tilescope_dashboard.views.inside import Inside
+
+from tests.profiles import made_up
 
 from .conftest import RUN, field, opened
 from .conftest import said as words
@@ -33,13 +34,8 @@ def _folder(own_runs: Path) -> Path:
 
 def _made(runs: Path, name: str, lanes: str) -> Path:
     artefact = FIXTURES / f"{lanes}.trace.json.gz"
-    device = Device("Synthetic GPU", "sm_90", 100, 1, 1, True)
-    writer = store.RunWriter(runs, Run(name, "", device, {"matmul": {}}, {}, {}))
-    writer.append(collector.parse(artefact, CASE))
-    folder = writer.finish()
-    to = folder / "artefacts" / "lanes" / f"{CASE.slug}{collector.SUFFIX}"
-    to.parent.mkdir(parents=True)
-    shutil.copy(artefact, to)
+    folder = made_up.written(runs, collector.parse(artefact, CASE), name, {"matmul": {}})
+    shutil.copy(artefact, made_up.artefact(folder, "lanes", f"{CASE.slug}{collector.SUFFIX}"))
     return folder
 
 

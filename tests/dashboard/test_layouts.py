@@ -12,12 +12,13 @@ from tilescope.runs import store
 from tilescope.runs.listings import Shared, Transfer
 from tilescope.table import line_values, schema
 from tilescope.table.case import Case
-from tilescope.table.run import Device, Run
 from tilescope_dashboard.figures.layout import layout as draw
 from tilescope_dashboard.figures.style import LIGHT
 from tilescope_dashboard.report.build import build
 from tilescope_dashboard.topics import layouts as topic
 from tilescope_dashboard.views.source import Source
+
+from tests.profiles import made_up
 
 from .conftest import RUN, field, opened
 from .conftest import said as words
@@ -35,16 +36,14 @@ CONVERTED = dataclasses.replace(READ, operation="convert_layout", shape=(64,), s
 @pytest.fixture(name="folder")
 def _folder(own_runs: Path) -> Path:
     """A run whose launch writes a tile without conflicts and reads it with them."""
-    device = Device("Synthetic GPU", "sm_90", 100, 1, 1, True)
-    writer = store.RunWriter(own_runs, Run(RUN, "", device, {"softmax": {}}, {}, {}))
+    writer = store.RunWriter(own_runs, made_up.run(RUN, {"softmax": {}}))
     place = {"launch": 0, "function": "softmax_kernel", "file": "softmax.py", "line": 26}
     writer.append(schema.frame([CASE.row("registers", 40.0, "compiler", launch=0, function="softmax_kernel")]))
     writer.append_lines("softmax", line_values.frame([CASE.row("sass_instructions", 8.0, "compiler", **place)]), {})
     folder = writer.finish()
-    artefact = folder / "artefacts" / "compiler" / f"{CASE.slug}.json.gz"
-    artefact.parent.mkdir(parents=True)
     moved = [dataclasses.asdict(one) for one in (WRITTEN, READ, READ)]
     launch = {"function": "softmax_kernel", "file": "softmax.py", "stages": {}, "transfers": moved}
+    artefact = made_up.artefact(folder, "compiler", f"{CASE.slug}.json.gz")
     artefact.write_bytes(gzip.compress(json.dumps({"launches": [launch]}).encode()))
     return folder
 

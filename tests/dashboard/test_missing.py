@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from tilescope.runs import store
-from tilescope.table.run import Run
 from tilescope_dashboard.components.html_text import text_of
 from tilescope_dashboard.components.tables import Table
 from tilescope_dashboard.session.state import State
@@ -21,6 +20,8 @@ from tilescope_dashboard.views.sizes import Sizes
 from tilescope_dashboard.views.summary import Summary
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
+
+from tests.profiles import made_up
 
 from .conftest import INJECTED, PREDICTED, RUN, field, said
 
@@ -43,10 +44,7 @@ def test_view_borrows_a_recording_and_names_it(
 ) -> None:
     full = store.open_run(made[0].path.parent / RUN)
     rows = full.table[full.table["metric"].eq(has) & full.table["kernel"].eq("softmax")]
-    about = Run(POOR, "2026-01-03T00:00:00+00:00", full.run.device, full.run.kernels, {}, {}, title="poor run")
-    writer = store.RunWriter(own_runs, about)
-    writer.append(rows)
-    writer.finish()
+    made_up.written(own_runs, rows, POOR, full.run.kernels, device=full.run.device, title="poor run")
     state = State(run=POOR, kernel="softmax", view=view.name_in_address)
     state.runs = store.list_runs([own_runs])
     shown = view(state)

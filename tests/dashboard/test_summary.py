@@ -19,7 +19,7 @@ from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.case_table import gather
-from tilescope.table.run import Failure, Run
+from tilescope.table.run import Failure
 from tilescope_dashboard.data.kernel_cases import case_name
 from tilescope_dashboard.figures.speed_of_light import speed_of_light
 from tilescope_dashboard.figures.style import DARK, LIGHT
@@ -28,6 +28,8 @@ from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import summary as topic
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.summary import Summary
+
+from tests.profiles import made_up
 
 from . import conftest, synthetic
 from .conftest import PREDICTED, RUN
@@ -226,10 +228,8 @@ def test_counters_come_from_a_run_with_them(in_runs: None) -> None:
 
 
 def test_summary_without_counters_anywhere_says_what_to_do(own_runs: Path) -> None:
-    facts = {"own": {"passes": ["forward"]}}
-    writer = store.RunWriter(own_runs, Run(RUN, "2026-01-02T00:00:00+00:00", device.for_target("sm_90"), facts, {}, {}))
-    writer.append(schema.frame([Case("own", "triton", "forward", "8-fp32").row("registers", 32, "compiler")]))
-    writer.finish()
+    rows = [Case("own", "triton", "forward", "8-fp32").row("registers", 32, "compiler")]
+    made_up.written(own_runs, rows, RUN, {"own": {"passes": ["forward"]}}, device=device.for_target("sm_90"))
     shown = opened(kernel="own")
     assert not shown.light.visible and "profile it there with cupti or ncu" in words(shown)
     assert '<dl class="stats"></dl>' not in shown.head.object

@@ -15,8 +15,6 @@ from tilescope.commands import running
 from tilescope.hardware import device
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs import store
-from tilescope.runs.store import RunWriter
-from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.run import Failure
 
@@ -42,10 +40,9 @@ def tilescope(capsys, *arguments):
 
 
 def a_run(tmp_path, **fields):
-    writer = RunWriter(tmp_path / "runs", made_up.run(**fields))
     case = Case("softmax", "triton", "forward", "8x8-fp32")
-    writer.append(schema.frame([case.row("registers", 32, "compiler", launch=0, function="k")]))
-    return writer.finish()
+    rows = [case.row("registers", 32, "compiler", launch=0, function="k")]
+    return made_up.written(tmp_path / "runs", rows, **fields)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from tilescope.runs import labels, store
 from tilescope.runs.labels import Labels
-from tilescope.table import schema
 from tilescope.table.case import Case
 
 from . import made_up
@@ -13,9 +12,8 @@ from . import made_up
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    writer = store.RunWriter(tmp_path, made_up.run(kernels={"relu": {}}))
-    writer.append(schema.frame([Case("relu", "triton", "forward", "8-fp32").row("registers", 8, "compiler")]))
-    return writer.finish()
+    rows = [Case("relu", "triton", "forward", "8-fp32").row("registers", 8, "compiler")]
+    return made_up.written(tmp_path, rows, kernels={"relu": {}})
 
 
 def test_labels_are_listed_with_the_run(run: Path) -> None:

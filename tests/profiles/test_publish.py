@@ -152,9 +152,9 @@ def test_replace_removes_runs_of_the_title(written, tmp_path):
 
 def test_published_run_keeps_digests_of_launched_functions(tmp_path):
     facts = {"softmax": {"file": "", "functions": {"a_kernel": "1", "other_kernel": "2"}}}
-    writer = RunWriter(tmp_path / "runs", made_up.run(kernels=facts))
-    writer.append(schema.frame([SOFTMAX.row("gpu_time", 1e-6, "torch_profiler", launch=0, function="a_kernel")]))
-    published = store.open_run(publish(store.open_run(writer.finish()), tmp_path / "kept"))
+    rows = [SOFTMAX.row("gpu_time", 1e-6, "torch_profiler", launch=0, function="a_kernel")]
+    folder = made_up.written(tmp_path / "runs", rows, kernels=facts)
+    published = store.open_run(publish(store.open_run(folder), tmp_path / "kept"))
     assert published.run.kernels["softmax"]["functions"] == {"a_kernel": "1"}
 
 
