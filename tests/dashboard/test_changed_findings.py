@@ -15,7 +15,6 @@ from tilescope.models.advice.finding import DISTANCE, Bound, Finding
 from tilescope.runs.store import Summary
 from tilescope.table.case import Case
 from tilescope_dashboard.components import html_text
-from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import baselines
 from tilescope_dashboard.topics import changed_findings as topic
 from tilescope_dashboard.topics import summary as summary_topic
@@ -58,15 +57,13 @@ def test_changed_roof_is_reached_or_left() -> None:
 
 def test_compare_implementations_shows_code() -> None:
     run = next(run for run in recorded() if run.title == "studies")
-    state = State(run=run.id, kernel="strided_copy", view="compare", compared=[f"{run.id}:strided"])
-    shown = Compare(state)
-    shown.refresh()
+    shown = opened(Compare, run=run.id, kernel="strided_copy", compared=[f"{run.id}:strided"])
     code = shown.changes.layout.object
     assert "strided → triton" in code
     assert re.search(r'class="removed"><th scope="row">31<.*def strided_copy_kernel', code)
     assert re.search(r'class="added"><th scope="row">22<.*def unit_copy_kernel', code)
     assert "SPEC" not in code and "Uncoalesced loads" in code
-    state.compared = [f"{run.id}:eager"]
+    shown.state.compared = [f"{run.id}:eager"]
     shown.refresh()
     assert not shown.changes.layout.visible, "PyTorch's own code is not in the run"
 
@@ -76,14 +73,12 @@ def test_change_without_clock_is_told(own_runs: Path, monkeypatch: pytest.Monkey
         synthetic.write_run(own_runs, run, measured=False)
     described = own_runs / AFTER / "run.json"
     described.write_text(json.dumps({**json.loads(described.read_text()), "started": "2026-01-02T03:04:08+00:00"}))
-    state = State(run=AFTER, kernel="softmax", view="compare")
-    shown = Compare(state)
-    shown.refresh()
+    shown = opened(Compare, run=AFTER, kernel="softmax")
     # One press compares with the run from before the change, and another with the usual baseline again.
     press(shown, "Compare with the run before")
-    assert state.compared == [BEFORE]
+    assert shown.state.compared == [BEFORE]
     press(shown, "Compare with unfused again")
-    assert state.compared == []
+    assert shown.state.compared == []
     press(shown, "Compare with the run before")
     assert "could not be drawn" not in words(shown)
     assert "no times to compare<" in words(shown), "the same code has the same findings"
@@ -97,16 +92,16 @@ def test_change_without_clock_is_told(own_runs: Path, monkeypatch: pytest.Monkey
     assert shown.changes.layout.visible and not shown.drawn.visible
     assert "speedup" in grid(shown).hidden_columns and "registers" not in grid(shown).hidden_columns
     assert "<b>gone</b><p>It spills<small>2×" in shown.changes.layout.object
-    assert baselines.before(shown.loaded, "layer_norm", state.runs) == BEFORE
-    assert baselines.before(shown.loaded, "matmul", state.runs) == ""
+    assert baselines.before(shown.loaded, "layer_norm", shown.state.runs) == BEFORE
+    assert baselines.before(shown.loaded, "matmul", shown.state.runs) == ""
     # Without another implementation the run before is the usual baseline.
-    assert baselines.usual(shown.loaded, "softmax", state.runs) == [f"{AFTER}:eager"]
+    assert baselines.usual(shown.loaded, "softmax", shown.state.runs) == [f"{AFTER}:eager"]
     loaded = shown.loaded
     own = dataclasses.replace(loaded, table=loaded.table[loaded.table["impl"] == "triton"])
-    assert baselines.usual(own, "softmax", state.runs) == [BEFORE]
+    assert baselines.usual(own, "softmax", shown.state.runs) == [BEFORE]
     assert baselines.usual(own, "softmax") == []
     # An implementation's findings are none of another one's.
-    state.compared = [f"{AFTER}:eager"]
+    shown.state.compared = [f"{AFTER}:eager"]
     assert not shown.changes.layout.visible
 
 
@@ -136,12 +131,10 @@ def test_compare_renamed_kernel_shows_source_diff(own_runs: Path) -> None:
         kept = {"kernels": {kernel: {"own.py": "a"}}, "texts": {"a": line}}
         with gzip.open(folder / "sources.json.gz", "wt") as file:
             json.dump(kept, file)
-    state = State(run=AFTER, kernel="softmax_v2", view="compare")
-    shown = Compare(state)
-    shown.refresh()
+    shown = opened(Compare, run=AFTER, kernel="softmax_v2")
     token = f"{BEFORE}::softmax_v1"
     assert token in field(shown, "Compare with").options.values()
-    state.compared = [token]
+    shown.state.compared = [token]
     assert "could not be drawn" not in shown.head.object, shown.head.object
     assert len(grid(shown).filled) and "softmax_v1" in words(shown)
     assert (

@@ -17,7 +17,6 @@ from tilescope_dashboard.data.run_cache import claimed
 from tilescope_dashboard.figures.claims import claims
 from tilescope_dashboard.figures.compare import compare
 from tilescope_dashboard.figures.style import LIGHT, ratio_ticks
-from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import baselines
 from tilescope_dashboard.topics import compare as topic
 from tilescope_dashboard.views.claims import Claims
@@ -90,10 +89,7 @@ def test_ticks_are_round_few_and_hold_one(low: float, high: float) -> None:
 
 
 def test_the_view_holds_what_the_address_says_against_the_run(norms: store.Summary) -> None:
-    state = State(run=norms.id, kernel="rms_norm", view="compare", compared=[f"{norms.id}:eager", "no-such-run"])
-    shown = Compare(state)
-    shown.refresh()
-    assert "could not be drawn" not in words(shown)
+    shown = opened(Compare, run=norms.id, kernel="rms_norm", compared=[f"{norms.id}:eager", "no-such-run"])
     assert field(shown, "Compare with").value == [f"{norms.id}:eager"]
     cases = len(grid(shown).filled)
     assert cases >= 4
@@ -101,16 +97,16 @@ def test_the_view_holds_what_the_address_says_against_the_run(norms: store.Summa
     assert set(grid(shown).filled["baseline_name"]) == {"unfused"}
     assert grid(shown).hidden_columns == ["baseline_run"], "both are of the run that is open"
     field(shown, "Compare with").value = [f"{norms.id}:eager", f"{norms.id}:compile"]
-    assert state.compared == [f"{norms.id}:eager", f"{norms.id}:compile"]
+    assert shown.state.compared == [f"{norms.id}:eager", f"{norms.id}:compile"]
     assert set(grid(shown).filled["baseline_name"]) == {"unfused", "torch.compile"}
     assert shown.results.visible
     # Where none is chosen it is the one that Summary compares with.
-    state.compared = []
-    assert (field(shown, "Compare with").value, state.compared) == ([f"{norms.id}:aten"], [])
+    shown.state.compared = []
+    assert (field(shown, "Compare with").value, shown.state.compared) == ([f"{norms.id}:aten"], [])
     field(shown, "Compare with").value = []
-    assert (field(shown, "Compare with").value, state.compared) == ([f"{norms.id}:aten"], [])
+    assert (field(shown, "Compare with").value, shown.state.compared) == ([f"{norms.id}:aten"], [])
     assert f"faster than F.rms_norm in all {cases} cases" in words(shown)
-    state.kernel = "in_no_run"
+    shown.state.kernel = "in_no_run"
     assert "in_no_run has no run yet" in words(shown)
     assert not shown.body.visible, "an empty figure and an empty table say nothing"
 

@@ -93,10 +93,7 @@ def test_rows_are_chosen_by_text_family_and_standing_and_counted() -> None:
 
 
 def test_every_kernel_is_listed_and_a_click_leads_to_its_page(in_runs: None) -> None:
-    state = State(run=RUN, kernel="softmax", view="home")
-    shown = Home(state)
-    shown.refresh()
-    assert "could not be drawn" not in words(shown)
+    shown = opened(Home, run=RUN, kernel="softmax")
     kernels = list(shown.table.value["kernel"])
     # Those of the made-up runs, those of the recordings, and no damaged run in the way.
     assert {"softmax", "matmul", "vector_add", "add_rms_norm"} <= set(kernels)
@@ -105,11 +102,11 @@ def test_every_kernel_is_listed_and_a_click_leads_to_its_page(in_runs: None) -> 
     assert list(shown.table.value["kernel"]) == ["add_rms_norm"]
     assert "1 of " in words(shown)
     # What is asked for is in the address, and the other way round.
-    assert state.find == "add_rms"
-    state.param.update(find="", outcome="faster")
+    assert shown.state.find == "add_rms"
+    shown.state.param.update(find="", outcome="faster")
     assert (field(shown, "kernel contains").value_input, field(shown, "vs the fastest").value) == ("", "faster")
     assert 1 < len(shown.table.value) < len(kernels)
-    state.param.update(find="add_rms", outcome="no such", family="no such")
+    shown.state.param.update(find="add_rms", outcome="no such", family="no such")
     assert list(shown.table.value["kernel"]) == ["add_rms_norm"]
     assert (field(shown, "vs the fastest").value, field(shown, "family").value) == ("", "")
     # A click on the row that the browser shows, while the server has filled the table again.
@@ -117,8 +114,12 @@ def test_every_kernel_is_listed_and_a_click_leads_to_its_page(in_runs: None) -> 
     field(shown, "kernel contains").value_input = "softmax"
     assert "add_rms_norm" not in list(shown.table.value["kernel"])
     shown.table.open(number)
-    assert (state.view, state.kernel, state.loaded.run.device.name) == ("summary", "add_rms_norm", "NVIDIA H200")
-    assert state.chosen is not None and not state.ignored
+    assert (shown.state.view, shown.state.kernel, shown.state.loaded.run.device.name) == (
+        "summary",
+        "add_rms_norm",
+        "NVIDIA H200",
+    )
+    assert shown.state.chosen is not None and not shown.state.ignored
 
 
 def test_rows_are_made_once_a_run(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,19 +153,17 @@ def test_a_row_keeps_its_number_in_every_frame() -> None:
 
 @pytest.mark.parametrize(("view", "table"), [(History, "table"), (Overview, "runs")])
 def test_rows_of_runs_open_them(view: type[View], table: str, in_runs: None) -> None:
-    state = State(run="20260102-030406-bbbb", kernel="softmax")
-    shown = view(state)
-    shown.refresh()
+    shown = opened(view, run="20260102-030406-bbbb", kernel="softmax")
     listed = getattr(shown, table)
-    numbers, before = listed.value.index, state.run
+    numbers, before = listed.value.index, shown.state.run
     # An arrow key chooses a row: that is none of the server's business.
     listed.selection = [len(numbers) - 1]
-    assert state.run == before
-    opened = []
+    assert shown.state.run == before
+    seen = []
     for number in numbers[-3:]:  # the oldest are those that were made up
         listed.open(number)
-        opened.append(state.run)
-    assert RUN in opened
+        seen.append(shown.state.run)
+    assert RUN in seen
 
 
 #: Has Panel make the browser's choice the server's, which has none, as it does once while a page comes.

@@ -14,7 +14,6 @@ from tilescope.models import timeline as model
 from tilescope.table.case import Case
 from tilescope_dashboard.figures import timeline as figures
 from tilescope_dashboard.figures.style import LIGHT, colour
-from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.timeline import Timeline
 
 from tests.profiles import made_up
@@ -165,9 +164,7 @@ def test_timeline_without_starts_says_what_to_do(own_runs: Path, no_recordings: 
 
 def test_traces_shown_and_kept(own_runs: Path) -> None:
     folder = synthetic.write_run(own_runs, RUN)
-    state = State(run=RUN, kernel="softmax", view="timeline")
-    shown = Timeline(state)
-    shown.refresh()
+    shown = opened(Timeline, run=RUN, kernel="softmax")
     row, *_, note = shown.traces.objects
     (made,) = row.objects
     trace = json.loads(gzip.decompress(asyncio.run(made.callback()).getvalue()))

@@ -52,12 +52,10 @@ def test_view_of_all_runs_is_redrawn_after_a_new_run(view: type[View]) -> None:
 
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name_in_address)
 def test_a_view_follows_run_kernel_and_theme(view: type[View]) -> None:
-    state = State(run=RUN, kernel="softmax", view=view.name_in_address)
-    shown = view(state)
-    shown.refresh()
+    shown = opened(view, run=RUN, kernel="softmax")
     for change in ({"kernel": "matmul", "theme": "dark", "narrow": True}, {"run": PREDICTED}, {"kernel": "not_in_the_run"},
                    {"run": "20200101-000000-0000"}):  # fmt: skip
-        state.param.update(**change)
+        shown.state.param.update(**change)
         assert "could not be drawn" not in said(shown), change
 
 
@@ -197,16 +195,17 @@ def test_sentence_names_implementations_as_legends_do(view: type[View]) -> None:
 
 def test_occupancy_begins_with_the_standing_case() -> None:
     softmax = next(s for s in store.list_runs([store.recorded_dir()]) if s.title == "softmax")
-    state = State(run=softmax.id, kernel="softmax", view="occupancy")
-    shown = Occupancy(state)
-    shown.refresh()
+    shown = opened(Occupancy, run=softmax.id, kernel="softmax")
     first = shown.rows.iloc[0]
-    assert (first["impl"], first["pass"], first["workload"]) == ("triton", *reversed(largest_problem(state.table)))
+    assert (first["impl"], first["pass"], first["workload"]) == (
+        "triton",
+        *reversed(largest_problem(shown.state.table)),
+    )
     assert grid(shown).selection == [0]
     # Two workloads move as many bytes: views, headline and the assembly that a recording keeps are of the same one.
-    stands_for = representative(summarise(state.table, state.device, state.loaded.run.kernels))
+    stands_for = representative(summarise(shown.state.table, shown.state.device, shown.state.loaded.run.kernels))
     assert stands_for["workload"] == first["workload"]
-    kept = {case.workload for case in listings.largest(state.loaded.run, state.table)}
+    kept = {case.workload for case in listings.largest(shown.state.loaded.run, shown.state.table)}
     assert kept == {first["workload"]}
 
 
