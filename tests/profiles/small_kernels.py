@@ -269,3 +269,9 @@ GATHER = KernelSpec(
     inputs=lambda w, device: {"x": _draw((4 * w.dims["n"],), w, device), "index": torch.arange(0, 4 * w.dims["n"], 4)},
     workloads=(Workload({"n": 1000}, "fp32", label="small"),), cost=_no_cost, tolerance=TOLERANCE,
 )  # fmt: skip
+
+
+@triton.jit
+def copy_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr = 32):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + offsets, tl.load(x_ptr + offsets, mask=offsets < n), mask=offsets < n)

@@ -13,12 +13,7 @@ from triton import knobs
 from triton.runtime.errors import AutotunerError
 
 from .full_disk import fill
-
-
-@triton.jit
-def copy_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
-    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(y_ptr + offsets, tl.load(x_ptr + offsets, mask=offsets < n), mask=offsets < n)
+from .small_kernels import copy_kernel
 
 
 @triton.jit

@@ -24,6 +24,7 @@ from triton.compiler.compiler import max_shared_mem
 from triton.runtime import driver
 
 from . import made_up
+from .small_kernels import copy_kernel
 
 CASE = Case("twice", "triton", "forward", "5000-fp32")
 FILE = Path(__file__).parent / "small_kernels.py"
@@ -50,12 +51,6 @@ def twice_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr, EVEN: tl.constexpr, TYPE:
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + offsets, mask=offsets < n).to(TYPE)
     tl.store(y_ptr + offsets, x * 2, mask=offsets < n)
-
-
-@triton.jit
-def copy_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr = 32):
-    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(y_ptr + offsets, tl.load(x_ptr + offsets, mask=offsets < n), mask=offsets < n)
 
 
 class Accepts(offline.OfflineDriver):

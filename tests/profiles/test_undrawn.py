@@ -16,6 +16,8 @@ from tilescope.interpreter import interpret
 from tilescope.interpreter.blocks import NeedsValues
 from tilescope.table.case import Case
 
+from . import unseen_launches as unseen
+
 
 def test_random_floats_keep_what_their_memory_holds():
     with undrawn.undrawn():
@@ -136,12 +138,6 @@ def _choosing_kernel(x_ptr, chosen_ptr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _gathering_kernel(x_ptr, chosen_ptr, y_ptr, BLOCK: tl.constexpr):
-    at = tl.arange(0, BLOCK)
-    tl.store(y_ptr + at, tl.load(x_ptr + tl.load(chosen_ptr + at)))
-
-
-@triton.jit
 def _widening_kernel(chosen_ptr, y_ptr, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     tl.store(y_ptr + at, tl.load(chosen_ptr + at).to(tl.float32))
@@ -153,7 +149,7 @@ def test_launch_that_chooses_rows_by_floats_of_an_earlier_one_needs_values(gathe
     with launches.catch() as caught:
         _choosing_kernel[(1,)](x, chosen, 16)
         if gathers:
-            _gathering_kernel[(1,)](x, chosen, y, 16)
+            unseen.chosen_kernel[(1,)](x, chosen, y, 16)
         else:
             _widening_kernel[(1,)](chosen, y, 16)
     left_out = set()
