@@ -73,11 +73,6 @@ class ModelProfile(Profile):
         said = [step_text.text(self.step, self.run.device), *notes, f"run: {self.folder}"]
         return terminal.plain("\n".join(said))
 
-    def _repr_html_(self) -> str:
-        from html import escape  # noqa: PLC0415
-
-        return f"<pre>{escape(repr(self))}</pre>"
-
 
 def profile_model(
     step: Callable[[], Any], *, title: str = "", runs_dir: Path | str | None = None, tries: Sequence[int] = ()
