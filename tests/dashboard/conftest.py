@@ -35,6 +35,21 @@ FLAGS = [
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 
+#: A script of a user: it launches ``scale`` once.
+SCRIPT = """
+import torch, triton, triton.language as tl
+
+
+@triton.jit
+def scale(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + i, 2 * tl.load(x_ptr + i, mask=i < n), mask=i < n)
+
+
+x = torch.ones(1000, device="cuda")
+scale[(8,)](x, torch.empty_like(x), 1000, BLOCK=128)
+"""
+
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:

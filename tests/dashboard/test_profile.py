@@ -3,7 +3,6 @@
 import asyncio
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,16 +20,13 @@ from tilescope_dashboard.views.jobs.job_text import beside_the_button
 
 from .conftest import field, said
 
+pytestmark = pytest.mark.usefixtures("own_runs")
+
 ENTRY = {
     "name": "softmax", "kernel": "tilescope_kernels.softmax:SPEC", "passes": ["forward", "backward"],
     "workloads": [{"id": "128x1024-bf16", "label": "small", "elements": 131072}],
     "implementations": {"triton": {"available": True, "configs": [{"BLOCK": 1}]}},
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
 
 
 def fields() -> ProfileFields:

@@ -15,13 +15,15 @@ from tilescope.models.compare import Side
 from tilescope.runs import changes, store
 from tilescope.runs.recordings import of_kernel
 from tilescope.table import schema
-from tilescope.table.run import Failure, Run
+from tilescope.table.run import Failure
 from tilescope_dashboard.data import recordings
 from tilescope_dashboard.figures.overview import overview
 from tilescope_dashboard.report import markdown, render
 from tilescope_dashboard.report.build import build
 from tilescope_dashboard.report.content import Part, Report
 from tilescope_dashboard.report.html import html
+
+from tests.profiles import made_up
 
 from . import synthetic
 from .conftest import INJECTED, PREDICTED, RUN
@@ -64,25 +66,14 @@ def slower(norms: Side, tmp_path_factory: pytest.TempPathFactory) -> Side:
     table = norms.loaded.table.copy()
     timed = table["metric"].eq("gpu_time") & table["impl"].eq("triton")
     table.loc[timed, "value"] *= 1.5
-    return written(
-        tmp_path_factory.mktemp("slower"), was, table, "20270101-000000-eeee", {**was.versions, "triton": "9"}
-    )
-
-
-def written(folder: Path, run: Run, table: pd.DataFrame, identity: str, versions: dict[str, str]) -> Side:
-    described = Run.from_json({**json.loads(json.dumps(run.to_json())), "id": identity, "versions": versions})
-    writer = store.RunWriter(folder, described)
-    writer.append(table)
-    return side(writer.finish())
+    other = {"id": "20270101-000000-eeee", "versions": {**was.versions, "triton": "9"}}
+    return side(made_up.written(tmp_path_factory.mktemp("slower"), table, **{**vars(was), **other}))
 
 
 def bare(folder: Path, names: tuple[str, ...] = (), **facts: Any) -> Side:
     """A run without a single value."""
-    run = Run(
-        id="20260102-030409-ffff", started="2026-01-02T03:04:09+00:00", device=synthetic.DEVICE, versions={}, settings={},
-        kernels={name: synthetic.facts(name) for name in names}, **facts,
-    )  # fmt: skip
-    return side(store.RunWriter(folder, run).finish())
+    kernels = {name: synthetic.facts(name) for name in names}
+    return side(made_up.written(folder, [], kernels=kernels, device=synthetic.DEVICE, **facts))
 
 
 def visible(document: str) -> str:
@@ -267,13 +258,10 @@ def test_several_runs_are_compared_first(norms: Side, slower: Side, both: Report
 
 def test_other_settings_are_not_compared(norms: Side, tmp_path: Path) -> None:
     was = norms.loaded.run
-    other = Run.from_json(
-        {**was.to_json(), "id": "20270101-000000-abcd", "settings": {**was.settings, "cold_l2": True}}
-    )
-    writer = store.RunWriter(tmp_path, other)
-    writer.append(norms.loaded.table)
-    (comparison,) = build([norms, side(writer.finish())], "rms_norm").comparisons
-    assert comparison.verdict == f"{other.id} against {was.id}: times cannot be compared"
+    other = {"id": "20270101-000000-abcd", "settings": {**was.settings, "cold_l2": True}}
+    folder = made_up.written(tmp_path, norms.loaded.table, **{**vars(was), **other})
+    (comparison,) = build([norms, side(folder)], "rms_norm").comparisons
+    assert comparison.verdict == f"{folder.name} against {was.id}: times cannot be compared"
     assert "different settings: cold_l2" in comparison.obstacles[0]
     assert comparison.part and comparison.part.table
     assert not comparison.part.drawings and not comparison.part.text

@@ -11,19 +11,7 @@ from tilescope_dashboard.session.jobs import CANCELLED, DONE, FAILED, RUNNING, J
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.form.profile import ProfileForm
 
-from .conftest import field
-
-LAUNCHES = """
-import torch, triton, triton.language as tl
-
-@triton.jit
-def twice(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(y_ptr + at, 2 * tl.load(x_ptr + at, mask=at < n), mask=at < n)
-
-x = torch.rand(1000, device="cuda")
-twice[(1,)](x, torch.empty_like(x), 1000, BLOCK=1024)
-"""
+from .conftest import SCRIPT, field
 
 
 async def ended(script: Path, manager: JobManager | None = None, until: str = "") -> JobState:
@@ -106,8 +94,8 @@ def test_the_form_runs_a_script_of_which_it_knows_no_kernel(monkeypatch: pytest.
 
 def test_a_script_is_run_and_what_it_launches_is_profiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
-    (tmp_path / "k.py").write_text(LAUNCHES)
+    (tmp_path / "k.py").write_text(SCRIPT)
     job = asyncio.run(ended(tmp_path / "k.py"))
     assert job.folder
     run = store.open_run(job.folder).run
-    assert (run.title, list(run.kernels)) == ("k.py", ["twice"])
+    assert (run.title, list(run.kernels)) == ("k.py", ["scale"])

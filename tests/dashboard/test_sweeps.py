@@ -14,7 +14,6 @@ from tilescope.jobs.plan import Request
 from tilescope.models import sweeps
 from tilescope.notebook.opening import open_file
 from tilescope.runs import changes, store
-from tilescope.runs.store import RunWriter
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.run import Failure
@@ -151,15 +150,15 @@ def test_autotune_copies_chosen_or_best_config() -> None:
 def test_no_config_of_code_that_is_gone_is_offered(own_runs) -> None:
     declared = {"file": "tilescope_kernels/reductions/row_sum.py", "sha256": "0"}
     for digest, gone in (("0", True), (changes.today(store.source_file(declared["file"]))["row_sum_kernel"], False)):
-        about = made_up.run(store.new_id(), {"row_sum": {**declared, "functions": {"row_sum_kernel": digest}}})
-        writer = RunWriter(own_runs, about)
         case = Case("row_sum", "triton", "forward", "8x8-fp32")
         at = {"launch": 0, "function": "row_sum_kernel"}
-        writer.append(schema.frame(
-            [dataclasses.replace(case, config=f"BLOCK={n}").row("gpu_time", n * 1e-6, "torch_profiler", sample=0, **at) for n in (8, 16)]
-        ))  # fmt: skip
-        writer.finish()
-        view = opened(Autotune, run=about.id, kernel="row_sum")
+        rows = [
+            dataclasses.replace(case, config=f"BLOCK={n}").row("gpu_time", n * 1e-6, "torch_profiler", sample=0, **at)
+            for n in (8, 16)
+        ]
+        kernels = {"row_sum": {**declared, "functions": {"row_sum_kernel": digest}}}
+        folder = made_up.written(own_runs, rows, store.new_id(), kernels)
+        view = opened(Autotune, run=folder.name, kernel="row_sum")
         assert "Best of 2" in words(view)
         assert ("The code has changed since this sweep, so no config is offered" in words(view)) == gone
         assert ("but the code has changed since" in str(view.head.object)) == gone
@@ -168,18 +167,16 @@ def test_no_config_of_code_that_is_gone_is_offered(own_runs) -> None:
 
 @pytest.mark.parametrize(("today", "offered"), [("row_sum_kernel", True), ("row_sum_pieces_kernel", False), ("", True)])
 def test_only_configs_of_what_the_default_launches_are_offered(own_runs, today: str, offered: bool) -> None:
-    case, about = (
-        Case("row_sum", "triton", "forward", "8x8-fp32"),
-        made_up.run(store.new_id(), {"row_sum": {"file": ""}}),
-    )
-    writer = RunWriter(own_runs, about)
+    case = Case("row_sum", "triton", "forward", "8x8-fp32")
     swept = [dataclasses.replace(case, config=f"ROWS={n}") for n in (8, 16)]
-    writer.append(schema.frame(
+    rows = [
         one.row("gpu_time", 1e-6 * (n + 1), "torch_profiler", sample=0, launch=0, function=function)
-        for n, (one, function) in enumerate([*((one, "row_sum_kernel") for one in swept), (case, today)]) if function
-    ))  # fmt: skip
-    writer.finish()
-    view = opened(Autotune, run=about.id, kernel="row_sum")
+        for n, (one, function) in enumerate([*((one, "row_sum_kernel") for one in swept), (case, today)])
+        if function
+    ]
+    view = opened(
+        Autotune, run=made_up.written(own_runs, rows, kernels={"row_sum": {"file": ""}}).name, kernel="row_sum"
+    )
     said = (
         "These are configs of row_sum_kernel, and the default launches row_sum_pieces_kernel, so no config is offered."
     )

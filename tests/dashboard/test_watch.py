@@ -27,7 +27,7 @@ from tilescope_dashboard.views.form.profile import ProfileForm
 from tilescope_dashboard.views.watch import Watch as View
 
 from . import synthetic
-from .conftest import RUN, Process, field, press, said
+from .conftest import RUN, SCRIPT, Process, field, press, said
 
 BEFORE = "a = 1\nb = 2\nc = 3\nd = 4\ne = 5\nf = 6\ng = 7\nh = 8\n"
 
@@ -283,19 +283,6 @@ def test_form_watches_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     watching.shared().script = None
 
 
-SCRIPT = """
-import torch, triton, triton.language as tl
-
-
-@triton.jit
-def scale(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(y_ptr + i, 2 * tl.load(x_ptr + i, mask=i < n), mask=i < n)
-
-
-x = torch.ones(1000, device="cuda")
-scale[(8,)](x, torch.empty_like(x), 1000, BLOCK=128)
-"""
 #: Stands for a browser: keeps the page that it is told to open.
 BROWSER = "import shutil, sys; shutil.copy(sys.argv[1].removeprefix('file://'), 'opened.html')"
 
