@@ -20,6 +20,8 @@ from tilescope_dashboard.topics import changed_findings as topic
 from tilescope_dashboard.topics import summary as summary_topic
 from tilescope_dashboard.views.compare import Compare
 
+from tests.profiles import made_up
+
 from . import synthetic
 from .conftest import field, grid, opened, press, said
 from .conftest import said as words
@@ -71,8 +73,7 @@ def test_compare_implementations_shows_code() -> None:
 def test_change_without_clock_is_told(own_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for run in (BEFORE, AFTER):
         synthetic.write_run(own_runs, run, measured=False)
-    described = own_runs / AFTER / "run.json"
-    described.write_text(json.dumps({**json.loads(described.read_text()), "started": "2026-01-02T03:04:08+00:00"}))
+    made_up.redescribe(own_runs / AFTER, started="2026-01-02T03:04:08+00:00")
     shown = opened(Compare, run=AFTER, kernel="softmax")
     # One press compares with the run from before the change, and another with the usual baseline again.
     press(shown, "Compare with the run before")

@@ -1,7 +1,6 @@
 """The bar over the views: what is chosen there is every view's and in the address, and Back takes it back."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.kernel_bar import KernelBar
 
+from tests.profiles import made_up
 from tests.recorded import recorded
 
 from . import synthetic
@@ -94,8 +94,7 @@ def test_labels_name_triton_where_versions_differ(bar: KernelBar) -> None:
 
 
 def test_run_without_a_time_is_listed_with_its_error(tmp_path: Path) -> None:
-    run = synthetic.write_run(tmp_path, RUN, ("layer_norm",)) / "run.json"
-    run.write_text(json.dumps({**json.loads(run.read_text()), "started": "yesterday"}))
+    made_up.redescribe(synthetic.write_run(tmp_path, RUN, ("layer_norm",)), started="yesterday")
     (listed,) = store.list_runs([tmp_path])
     assert "'yesterday'" in listed.error
 

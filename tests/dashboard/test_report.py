@@ -102,10 +102,10 @@ def test_html_holds_every_part_with_where_it_comes_from_and_fits(norms: Side, wh
 
 def test_settings_are_told_without_brackets(tmp_path: Path) -> None:
     conditions = {"events": {"cache_control": "L2 flushed", "warmup": 10}, "ncu": {"refused": [], "a.is_b()": True}}
-    run = json.loads((side(synthetic.write_run(tmp_path, RUN)).loaded.folder / "run.json").read_text())
-    run["settings"] = {"target": "sm_90", "collectors": ["events", "ncu"], "conditions": conditions}
-    (tmp_path / RUN / "run.json").write_text(json.dumps(run))
-    said = dict(build([side(tmp_path / RUN)], "softmax").runs[0].environment)
+    folder = synthetic.write_run(tmp_path, RUN)
+    settings = {"target": "sm_90", "collectors": ["events", "ncu"], "conditions": conditions}
+    made_up.redescribe(folder, settings=settings)
+    said = dict(build([side(folder)], "softmax").runs[0].environment)
     assert said["collectors"] == "events, ncu"
     assert said["conditions, events"] == "cache control: L2 flushed; warmup: 10"
     assert said["conditions, ncu"] == "a.is_b(): True"

@@ -1,7 +1,6 @@
 """Summary: the verdict, the shares of peak, the baseline, and whose recording each panel shows."""
 
 import dataclasses
-import json
 import math
 import os
 import shutil
@@ -152,10 +151,8 @@ def test_access_outside_is_the_verdict(message: str, title: str, text: str) -> N
 def test_summary_of_a_fault_is_it_alone(own_runs: Path) -> None:
     synthetic.write_run(own_runs, RUN, measured=False)
     said = "InterpretationFailed: softmax, program (0, 0, 0), line 6: reads 4 bytes past the end of x: element 8 of 8"
-    run = store.open_run(own_runs / RUN).run
     failure = Failure("softmax/triton/forward/16384x4096-bf16", "interpreter", said)
-    path = own_runs / RUN / "run.json"
-    path.write_text(json.dumps(dataclasses.replace(run, failures=(failure,)).to_json()))
+    made_up.redescribe(own_runs / RUN, failures=[dataclasses.asdict(failure)])
     shown = opened()
     assert "softmax reads past the end of x in line 6" in words(shown)
     assert "memory-bound" not in words(shown) and not shown.body.visible

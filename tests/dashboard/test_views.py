@@ -1,6 +1,5 @@
 """State, views and the report without a browser."""
 
-import json
 import re
 from html import unescape
 from pathlib import Path
@@ -32,6 +31,8 @@ from tilescope_dashboard.views.source import Source
 from tilescope_dashboard.views.summary import Summary
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
+
+from tests.profiles import made_up
 
 from . import synthetic
 from .conftest import PREDICTED, RUN, field, grid, opened, said
@@ -218,11 +219,10 @@ def test_what_failed_is_said_beside_its_own_kernel_only() -> None:
 
 def test_fault_of_the_shown_case_is_told_once(own_runs: Path) -> None:
     synthetic.write_run(own_runs, RUN)
-    described = own_runs / RUN / "run.json"
     shown = State(run=RUN, kernel="softmax").standing
     outside = "k, program (9, 0, 0), line 7: reads 960 bytes past the end of x_ptr: element 10,000 of 10,000"
     failure = {"case": "/".join(("softmax", *shown[:3])), "collector": "interpreter", "message": outside}
-    described.write_text(json.dumps({**json.loads(described.read_text()), "failures": [failure]}))
+    made_up.redescribe(own_runs / RUN, failures=[failure])
     state = State(run=RUN, kernel="softmax", view="summary")
     context, told = Context(state), "past the end of x_ptr"
     summary = Summary(state)
@@ -234,15 +234,13 @@ def test_fault_of_the_shown_case_is_told_once(own_runs: Path) -> None:
 
 
 def test_failure_that_is_the_title_is_told_once(own_runs: Path) -> None:
-    described = synthetic.write_run(own_runs, RUN) / "run.json"
-    facts = json.loads(described.read_text())
+    folder = synthetic.write_run(own_runs, RUN)
     wrong = "mine does not compile for sm_90: line 8: arange's range must be a power of 2"
     failures = [
         {"case": "mine/triton/forward/8-fp32", "collector": collector, "message": message}
         for collector, message in (("interpreter", "line 8: ValueError: arange"), ("compiler", f"CompilationFailed: {wrong}"))
     ]  # fmt: skip
-    kernels = {**facts["kernels"], "mine": facts["kernels"]["softmax"]}
-    described.write_text(json.dumps({**facts, "kernels": kernels, "failures": failures}))
+    made_up.redescribe(folder, kernels={"mine": synthetic.facts("mine")}, failures=failures)
     state = State(run=RUN, kernel="mine", view="summary")
     context, summary = Context(state), Summary(state)
     summary.refresh()
@@ -277,8 +275,7 @@ def test_context_names_changed_kernels_of_the_page(monkeypatch: pytest.MonkeyPat
 
 def test_interrupted_run_says_how_on(own_runs: Path) -> None:
     synthetic.write_run(own_runs, RUN)
-    described = own_runs / RUN / "run.json"
-    described.write_text(json.dumps({**json.loads(described.read_text()), "complete": False}))
+    made_up.redescribe(own_runs / RUN, complete=False)
     assert "its worker died.<" in Context(State(run=RUN, kernel="matmul")).notices.object
     journal.begin(own_runs / RUN, [])
     said = f"its worker died. &#x27;tilescope resume {RUN}&#x27; goes on with it."

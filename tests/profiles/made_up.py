@@ -1,6 +1,7 @@
 """A GPU of round figures, a run on it and the rows of a case, for tests that need some."""
 
 import dataclasses
+import json
 
 import pandas as pd
 from tilescope.hardware import ceilings, device
@@ -51,6 +52,12 @@ def written(folder, rows, *about, **fields):
     writer = RunWriter(folder, run(*about, **fields))
     writer.append(rows if isinstance(rows, pd.DataFrame) else schema.frame(rows))
     return writer.finish()
+
+
+def redescribe(folder, **fields):
+    """Writes these fields of its ``run.json`` into the run in a folder."""
+    file = folder / "run.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
 
 
 def artefact(folder, collector, name):

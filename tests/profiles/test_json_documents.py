@@ -10,6 +10,8 @@ from tilescope.runs import store
 
 from tests.recorded import recorded
 
+from . import made_up
+
 #: A kernel by every collector, and a sweep.
 NORMS, SWEEP = recorded("layer_norm"), recorded("norms: autotune sweeps")
 
@@ -87,8 +89,7 @@ def test_run_without_later_fields_follows_the_schema(tmp_path, capsys):
     written = json.loads((folder / "run.json").read_text())
     older = {"collector": "ncu", "message": "too slow", "cases": []}
     roofs = [{"name": "hbm", "value": 4e12, "unit": "byte/second", "origin": "measured"}]
-    described = {**written, "skipped": [older], "device": {**written["device"], "ceilings": roofs}}
-    (folder / "run.json").write_text(json.dumps(described))
+    made_up.redescribe(folder, skipped=[older], device={**written["device"], "ceilings": roofs})
     document = printed(capsys, "show", str(folder))
     assert document["run"]["skipped"] == [{**older, "limited": False}]
     check({**document, "table": document["table"][::50]}, "run")

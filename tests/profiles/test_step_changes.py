@@ -10,6 +10,7 @@ from tilescope.models import ledger, step_changes
 from tilescope.runs import steps, store
 from tilescope.table.step import FORWARD, KERNEL, Operator, Step, StepLaunch
 
+from . import made_up
 from .made_up import gpu
 
 US = 1e-6
@@ -109,8 +110,7 @@ def runs(tmp_path_factory):
         steps.write(
             folder, dataclasses.replace(step, launches=launches, plain=step.plain + later, window=step.window + later)
         )
-        described = json.loads((folder / "run.json").read_text()) | {"id": folder.name}
-        (folder / "run.json").write_text(json.dumps(described))
+        made_up.redescribe(folder, id=folder.name)
         made.append(str(folder))
     return made
 

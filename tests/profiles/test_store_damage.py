@@ -122,8 +122,7 @@ def test_id_names_no_other_place(runs, tmp_path, name):
     victim = tmp_path / "victim"
     victim.mkdir()
     folder = filled(runs, FIRST).finish()
-    data = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**data, "id": name}))
+    made_up.redescribe(folder, id=name)
     with pytest.raises(StoreError, match=r"cannot be a run's id|null"):
         store.open_run(folder)
     with pytest.raises(StoreError, match="cannot be a run's id"):
@@ -199,11 +198,7 @@ def gone(name):
 
 
 def change(**fields):
-    def changed(folder):
-        data = json.loads((folder / "run.json").read_text())
-        (folder / "run.json").write_text(json.dumps({**data, **fields}))
-
-    return changed
+    return lambda folder: made_up.redescribe(folder, **fields)
 
 
 def away(path, target):
