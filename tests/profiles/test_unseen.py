@@ -13,6 +13,7 @@ from tilescope.collectors import interpreter
 from tilescope.commands import choices
 from tilescope.execution import compiling, execute, kernel_code
 from tilescope.execution.not_applicable import NotApplicable
+from tilescope.interpreter import interpret
 from tilescope.notebook import script_running
 from tilescope.notebook.capturing import Capture
 from tilescope.table.case import Case
@@ -91,17 +92,23 @@ assert y.tolist() == [3] * 16, "wrong"
 """
 
 
-def test_launch_after_an_unmade_one_is_skipped_not_wrong(tmp_path):
+@pytest.mark.parametrize(("gathers", "error", "said"), [
+    (True, NotApplicable, "endless_kernel was not made before it, so its inputs may be wrong: chosen_kernel"),
+    # Whatever the unmade launch would have stored, this store is outside.
+    (False, interpret.InterpretationFailed, "writes 32 bytes past the end of out_ptr: element 8 of 8"),
+])  # fmt: skip
+def test_error_after_an_unmade_launch_is_a_fault_unless_by_its_results(tmp_path, gathers, error, said):
     with Capture("sm_90", limit=1.0) as capture:
         x, index = torch.ones(16, device="cuda"), torch.full((16,), 1 << 30, device="cuda", dtype=torch.int32)
         unseen.endless_kernel[(2,)](index)
-        unseen.chosen_kernel[(1,)](x, index, torch.empty_like(x), BLOCK=16)
+        if gathers:
+            unseen.chosen_kernel[(1,)](x, index, torch.empty_like(x), BLOCK=16)
+        else:
+            unseen.copy_kernel[(1,)](index, torch.empty_like(index[:8]), BLOCK=16)
     _, reference = capture.write(tmp_path)
     spec = execute.load_spec(reference)
     case = Case(reference, "triton", "forward", spec.workloads[0].id)
-    with pytest.raises(
-        NotApplicable, match="endless_kernel was not made before it, so its inputs may be wrong: chosen_kernel"
-    ):
+    with pytest.raises(error, match=said):
         interpreter.capture(case, spec, tmp_path / "counted.json.gz", {"interpreter_limit": 1})
 
 

@@ -72,7 +72,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     if known := captured.get("artefact"):
         shutil.copyfile(known, out)
         return
-    with without_gpu(case), _doubtful_inputs(captured.get("after", "")):
+    with without_gpu(case):
         try:
             if settings.get("not_finite"):
                 raise blocks.NeedsValues
@@ -98,7 +98,7 @@ def _captured(case: Case, spec: Any) -> Mapping[str, Any] | None:
 
 @contextlib.contextmanager
 def _doubtful_inputs(kernel: str) -> Iterator[None]:
-    """Says of a launch whose inputs ``kernel``, if there is one, should have made that it cannot be interpreted, not that it is wrong."""
+    """Says of a launch whose values ``kernel``, if there is one, should have made that it cannot be interpreted, not that it is wrong."""
     from tilescope.interpreter import interpret  # noqa: PLC0415 (it imports triton)
 
     try:
@@ -203,7 +203,7 @@ def _count(
 ) -> tuple[list[_Counted], Mapping[str, Any]]:
     """Records of the case's launches, in order, and the assumption about a GPU. On ``meta`` only PyTorch operators are counted.
 
-    Without ``drawn`` inputs it raises NeedsData or NeedsValues where something depends on them.
+    Of a launch whose inputs an earlier one lacks, integers count as values, so that without ``values`` an error is the kernel's own. Without ``drawn`` inputs it raises NeedsData or NeedsValues where something depends on them.
     """
     from tilescope.collectors import fault_rules  # noqa: PLC0415
     from tilescope.execution import assumed_device, execute, launches, pytorch_traffic, undrawn  # noqa: PLC0415
@@ -215,6 +215,7 @@ def _count(
     captured = _captured(case, spec)
     limit = float(settings.get("interpreter_limit", LIMIT if captured is None else CAPTURED_LIMIT))
     sample = 0.0 if captured is None else min(SAMPLE, limit * SAMPLE / CAPTURED_LIMIT)
+    after = str((captured or {}).get("after", ""))
     allowance = interpret.Allowance(limit, waited=float((captured or {}).get("waited", 0.0)))
     progress: Callable[[str], None] | None = settings.get("progress")
 
@@ -224,6 +225,8 @@ def _count(
         # Preparation of a backward pass is interpreted only where its results may decide addresses.
         if not counting and not values and interpret.floats_only(launch):
             return
+        if after and not values:
+            left_out.update(interpret.ranges(launch, floats=False))
         meter = interpret.meter(launch)
         interpret.run(launch, meter=meter, values=values, drawn=drawn, left_out=left_out, allowance=allowance, progress=progress,
                       sample=sample, not_finite=bool(settings.get("not_finite")))  # fmt: skip
@@ -237,6 +240,7 @@ def _count(
         records.append((record, {}))
 
     with (
+        _doubtful_inputs(after if values else ""),
         contextlib.nullcontext() if drawn else undrawn.undrawn(),
         assumed_device.for_launcher(spec, case, settings.get("target", "sm_90"), device) as there,
     ):

@@ -113,9 +113,9 @@ def run(
     counting = Counting(meter, values, inspect.getsourcefile(python) or "", limit)
     if not values:
         counting.left_out = counting.left_out if left_out is None else left_out
-        counting.integers = _ranges(launch, floats=False)
+        counting.integers = ranges(launch, floats=False)
     if not drawn:
-        counting.undrawn = _ranges(launch, floats=True)
+        counting.undrawn = ranges(launch, floats=True)
     if not_finite and values:
         counting.not_finite = NotFinite(counting.line, lambda: interpreter_builder.grid_idx)
     with hooked(python, counting) as kernel, np.errstate(all="ignore"):
@@ -137,7 +137,7 @@ def run(
                 meter.seen.origin = counting.not_finite.found
 
 
-def _ranges(launch: Launch, *, floats: bool) -> list[tuple[int, int]]:
+def ranges(launch: Launch, *, floats: bool) -> list[tuple[int, int]]:
     """The addresses of the launch's tensors of floats, or of the others."""
     found = (one.untyped_storage() for one in arguments.tensors(launch.arguments) if one.is_floating_point() is floats)
     return [(memory.data_ptr(), memory.data_ptr() + memory.nbytes()) for memory in found]
