@@ -256,6 +256,16 @@ def test_closure_is_recorded_with_its_values(tmp_path):
     ]
 
 
+def test_tensor_that_code_names_is_no_argument(tmp_path, monkeypatch):
+    monkeypatch.setattr(foreign, "rsqrt", torch.ones(16))  # bounded_kernel calls it
+    with Capture() as capture:
+        foreign.bounded_kernel[(1,)](torch.ones(16), BLOCK=16)
+    (reference,) = capture.write(tmp_path)
+    kept = json.loads((Path(reference.rpartition(":")[0]).parent / "launches.json").read_text())
+    assert kept["functions"][0]["missing"] == {"rsqrt": "rsqrt is a Tensor, which cannot be recorded"}
+    assert len(kept["launches"][0]["arguments"]["storages"]) == 1
+
+
 def test_launches_of_backward_operator_and_thread_are_recorded():
     with Capture() as capture:
         x = torch.ones(16, device="cuda", requires_grad=True)

@@ -32,6 +32,14 @@ class Writer(kernel_code.Writer):
     def __init__(self) -> None:
         super().__init__()
         self.files: dict[str, bytes] = {}
+        self._in_function = False
+
+    def function(self, function: Any) -> int:
+        before, self._in_function = self._in_function, True
+        try:
+            return super().function(function)
+        finally:
+            self._in_function = before
 
     def arguments(
         self, given: Mapping[str, Any], name: str, *, exact: bool = False, readable: bool = True
@@ -51,6 +59,8 @@ class Writer(kernel_code.Writer):
         return {"values": values, "storages": self._storages}
 
     def reached(self, value: Any, what: str) -> Any:
+        if self._in_function:  # a tensor that code names is no argument
+            return super().reached(value, what)
         if isinstance(value, torch.Tensor):
             return {"tensor": self._tensor(value, what)}
         if isinstance(value, TensorWrapper):
