@@ -182,6 +182,13 @@ def misspelt_kernel(out_ptr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def one_axis_kernel(out_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    value = tl.sum(at, axis=1)
+    tl.store(out_ptr + at, value)
+
+
+@triton.jit
 def bounded_kernel(x_ptr, BLOCK: tl.constexpr, LARGEST: tl.constexpr = RANGE.max):
     at = tl.arange(0, BLOCK)
     tl.store(x_ptr + at, tl.minimum(rsqrt(tl.load(x_ptr + at)), LARGEST))

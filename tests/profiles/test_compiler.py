@@ -5,6 +5,7 @@ import importlib
 import io
 import json
 import re
+import traceback
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,10 @@ from tilescope.collectors.assembly import widest_access
 from tilescope.execution import execute, launches, offline
 from tilescope.execution.not_applicable import NotApplicable
 from tilescope.files import bounded_reading
-from tilescope.models import advice
+from tilescope.models import advice, faults
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.run import Device
+from tilescope.table.run import Device, Failure
 from triton import knobs
 from triton.backends.nvidia import compiler as nvidia
 
@@ -66,13 +67,21 @@ def test_what_the_assembler_refuses_is_told_in_its_own_words():
     assert str(raised.value).startswith(said)
 
 
-def test_what_the_compiler_refuses_is_told_with_its_line():
+@pytest.mark.parametrize(("kernel", "line", "why", "code"), [
+    (foreign_launches.misspelt_kernel, 4, "valeu is not defined", "tl.store(out_ptr + at, valeu)"),
+    # Triton's own function is wrong at the line that calls it.
+    (foreign_launches.one_axis_kernel, 3, "invalid axis 1. Expected -1 <= axis < 1", "value = tl.sum(at, axis=1)"),
+])  # fmt: skip
+def test_what_the_compiler_refuses_is_told_with_its_line(kernel, line, why, code):
     with launches.catch() as seen:
-        foreign_launches.misspelt_kernel[(1,)](torch.ones(16), BLOCK=16)
-    lines = foreign_launches.misspelt_kernel.fn.__code__.co_firstlineno + 4
+        kernel[(1,)](torch.ones(16), BLOCK=16)
+    line += kernel.fn.__code__.co_firstlineno
     with offline.targeting("sm_90"), pytest.raises(compiler.CompilationFailed) as raised:
         compiler.compile_launch(seen[0], "sm_90")
-    assert str(raised.value) == f"misspelt_kernel does not compile for sm_90: line {lines}: valeu is not defined"
+    assert str(raised.value) == f"{kernel.fn.__name__} does not compile for sm_90: line {line}: {why}"
+    detail = "".join(traceback.format_exception(raised.value))
+    failure = Failure("k/triton/forward/16-fp32", "compiler", f"CompilationFailed: {raised.value}", detail)
+    assert faults.of_failure(failure).code.startswith(f"The line: {code}")
 
 
 def test_line_of_a_function_in_another_file_names_the_file(tmp_path, monkeypatch):

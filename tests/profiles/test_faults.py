@@ -136,6 +136,11 @@ def test_fault_of_a_case_without_rows_is_found() -> None:
     (["CompilationFailed: k does not compile for sm_90: line 3: no", "InterpretationFailed: k, program (0, 0, 0), line 3: ValueError: no"], 1),
     (["CompilationFailed: ptxas failed on k: no", "InterpretationFailed: k, program (0, 0, 0), line 3: ValueError: no"], 1),
     (["CompilationFailed: k does not compile for sm_90: no", "InterpretationFailed: k, program (0, 0, 0), line 3: ValueError: no"], 1),
+    (["CompilationFailed: k does not compile for sm_90: line 3: yy is not defined",
+      "InterpretationFailed: k, program (0, 0, 0), line 3: NameError: name 'yy' is not defined"], 1),
+    # A line that does not compile, and what it would access.
+    (["CompilationFailed: k does not compile for sm_90: line 3: no",
+      "InterpretationFailed: k, program (0, 0, 0), line 3: reads 8 bytes past the end of x: element 10 of 10"], 2),
     # The same words by both, of which the second is named beside the first.
     (["CompilationFailed: k cannot be launched: no", "CompilationFailed: k cannot be launched: no"], 2),
     # The same words about other lines, or another launch's function.

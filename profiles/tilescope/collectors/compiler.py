@@ -191,9 +191,8 @@ def compile_launch(launch: Launch, target: str) -> dict[str, Any]:
         line = f"{launch.file.name}, line {launch.function.starting_line_number}"
         raise NotApplicable(f"{error} ({line}): {TOO_SLOW}") from None
     except Exception as error:
-        raise CompilationFailed(
-            f"{launch.name} does not compile for {target}: {_place(error, launch)}{_gist(error)}"
-        ) from error
+        gist, place = _gist(error), _place(error, launch)
+        raise CompilationFailed(f"{launch.name} does not compile for {target}: {place}{gist}") from error
     texts = {stage: kernel.asm[stage] for stage in ("ttir", *STAGES) if stage in kernel.asm}
     texts = assembly.of_file({**texts, "ptx": assembly.with_callers(texts["ptx"])}, launch.file.name)
     ptx, metadata = texts["ptx"], kernel.metadata
@@ -269,13 +268,18 @@ def _scalars(kernel: Any, launch: Launch) -> dict[str, int]:
 
 
 def _place(error: BaseException, launch: Launch) -> str:
-    """The line where Triton's compiler stopped, as the start of a message; empty where it is unknown. One in another file names that."""
-    while getattr(error.__cause__, "src", None):  # in a function that the kernel calls
+    """The line where Triton's compiler stopped, as the start of a message; empty where it is unknown. One in another file names that.
+
+    Of a function of Triton's it is the line that calls it, and the error no longer has that function's own lines.
+    """
+    functions = {one.src: one for one in launch.functions if getattr(one, "src", None)}
+    while getattr(error.__cause__, "src", None) in functions:  # in a function that the kernel calls
         error = error.__cause__  # type: ignore[assignment]
-    line, source = getattr(getattr(error, "node", None), "lineno", 0), getattr(error, "src", None)
-    function = next((one for one in launch.functions if getattr(one, "src", None) == source), None)
+    line, function = getattr(getattr(error, "node", None), "lineno", 0), functions.get(getattr(error, "src", ""))
     if not line or function is None:
         return ""
+    if hasattr(error.__cause__, "src"):
+        error.__cause__ = None
     # Line numbers count from the ``def``, below the decorators.
     decorators = next((n for n, text in enumerate(function.raw_src) if text.lstrip().startswith("def ")), 0)
     file = Path(function.fn.__code__.co_filename)

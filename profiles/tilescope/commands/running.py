@@ -90,20 +90,23 @@ async def _until_stopped(work: Coroutine[Any, Any, object]) -> None:
 
 
 def show(loaded: LoadedRun, interrupted: bool) -> int:
-    """Prints the run: its first finding, its device, its failures, a line a case, and the ``report``. Returns the exit status."""
-    first, device = headline_of(loaded), loaded.run.device
+    """Prints the run: what ``begin`` does, its device, a line a case, and the ``report``. Returns the exit status."""
+    begin(loaded)
+    device = loaded.run.device
     predicted = "" if device.measured else ": no such GPU took part"
     # Another tool's file may name no target.
     target = f" ({loaded.run.settings['target']})" if loaded.run.settings["target"] else ""
-    terminal.say(*filter(None, [first]), f"{device.where}{target}{predicted}")
-    tell(loaded.run.failures)
+    terminal.say(f"{device.where}{target}{predicted}")
     print(text_table.text(loaded))
     return report(loaded, interrupted, []) or int(bool(loaded.run.failures))
 
 
-def headline_of(loaded: LoadedRun) -> str:
-    """The first finding; empty for a model's step, whose text begins with its own sentences."""
-    return "" if loaded.of_step else headline.headline(loaded)
+def begin(loaded: LoadedRun) -> None:
+    """Prints the first finding, except of a model's step, whose text begins with its own sentences, and the failures: a fault once."""
+    first = "" if loaded.of_step else headline.headline(loaded)
+    told = any(first.partition(": ")[2] in faults.message(failure) for failure in loaded.run.failures)
+    terminal.say(*([first] if first and not told else []))
+    tell(loaded.run.failures)
 
 
 def report(loaded: LoadedRun, interrupted: bool, failures: Sequence[Failure]) -> int:

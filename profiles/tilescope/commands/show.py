@@ -33,8 +33,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     run = loaded.run
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
-    first = filter(None, [running.headline_of(loaded)])
-    terminal.say(*first, f"{run.id} {run.title}", f"started {run.started}, {run.device.where}, with {versions}")
+    # Faults come before what is slow.
+    running.begin(loaded)
+    terminal.say(f"{run.id} {run.title}", f"started {run.started}, {run.device.where}, with {versions}")
     if run.git_revision.endswith("+"):
         terminal.say(f"note: its source was revision {run.git_revision[:12]} with changes that were not committed")
     for line in said:
@@ -43,8 +44,6 @@ def run(arguments: argparse.Namespace) -> int:
         terminal.say("not complete: it was cancelled, or its process died; the finished cases follow")
     for kernel in changes.changed_kernels(loaded):
         terminal.say(f"note: {kernel} has changed since this run")
-    # Faults come before what is slow.
-    running.tell(run.failures)
     print(text_table.text(loaded))
     for sweep, lines in sweeps.conclusions(loaded.table, run.device.target):
         terminal.say(sweep, *(f"  {line}" for line in lines))

@@ -39,6 +39,8 @@ _STATEMENT = re.compile(
 )
 #: The function and the line that a message is about.
 _PLACE = re.compile(r"(\w+)(?:,| cannot| does not)(?:.*?\bline (\d+))?", re.DOTALL)
+#: The interpreter's message for an exception of Python.
+_STOPPED = re.compile(r"InterpretationFailed: \S+, program \(.*?\), line \d+: \w+: ")
 #: CUDA's errors about addresses.
 _CUDA = re.compile(r"illegal memory access|misaligned address")
 _DIED = re.compile(r"worker (?P<ending>.+?) while (?P<doing>[\w ]+?) \S+/.*; finished cases are kept", re.DOTALL)
@@ -116,7 +118,8 @@ def plain(message: str) -> str:
 def distinct(failures: Iterable[Failure]) -> list[Failure]:
     """The failures in the order in which they are to be fixed, without what another collector says of the same case in other words.
 
-    Other words end alike. They are about another fault where both name a function or a line, and not the same.
+    Other words end alike, or are the interpreter's about a line that does not compile. They are about another fault where both name
+    a function or a line, and not the same.
     """
     order, found, said = list(LABELS), list[Failure](), defaultdict[str, list[str]](list)
     for failure in sorted(failures, key=lambda failure: order.index(of_failure(failure).rule)):
@@ -128,18 +131,22 @@ def distinct(failures: Iterable[Failure]) -> list[Failure]:
 
 def _again(one: str, other: str) -> bool:
     """Whether two messages about a case are of one fault, in different words."""
-    if one == other or one.rpartition(": ")[2] != other.rpartition(": ")[2]:
+    if one == other:
         return False
-    # The end of a fault of code is its remedy, which several have.
     places = [found.groups() for said in (one, other) if (found := _PLACE.match(plain(said)))]
-    apart = any(all(known) and len({*known}) > 1 for known in zip(*places, strict=True))
-    return not (apart or kernel_faults.read(one) or kernel_faults.read(other))
+    if any(all(known) and len({*known}) > 1 for known in zip(*places, strict=True)):
+        return False
+    if len(places) == 2 and all(map(all, places)) and _UNCOMPILED.match(other) and _STOPPED.match(one):
+        return True
+    # The end of a fault of code is its remedy, which several have.
+    alike = one.rpartition(": ")[2] == other.rpartition(": ")[2]
+    return alike and not (kernel_faults.read(one) or kernel_faults.read(other))
 
 
 def message(failure: Failure) -> str:
-    """The failure's message; an access outside of the kernel's tensors with the index of the last element."""
+    """The failure's message, in words for a user; an access outside of the kernel's tensors with the index of the last element."""
     fault = of_failure(failure)
-    return f"{fault.title}. {fault.explanation}" if fault.rule == OUTSIDE else failure.message
+    return f"{fault.title}. {fault.explanation}" if fault.rule == OUTSIDE else plain(failure.message)
 
 
 def notes(run: Run) -> list[str]:
