@@ -8,6 +8,7 @@ import pytest
 from tilescope import cli
 from tilescope.models import ledger, step_changes
 from tilescope.runs import steps, store
+from tilescope.table import units
 from tilescope.table.step import FORWARD, KERNEL, Operator, Step, StepLaunch
 
 from . import made_up
@@ -76,10 +77,17 @@ def test_kernels_of_a_renamed_module_are_the_same():
     assert found.sentence == "the step takes 50.0 µs, as long as before"
 
 
-def test_steps_of_other_settings_are_not_compared(runs, capsys):
+def test_steps_of_other_settings_are_not_compared(runs, capsys, tmp_path):
     found = dataclasses.replace(pair([("mm", 0, 40)], [("mm", 0, 10)]), obstacles=["measured otherwise"])
     assert found.sentence == "the steps' times cannot be compared: measured otherwise"
     assert not found.moved and not found.speedup > 0
+    described = json.loads((folder := shutil.copytree(runs[0], tmp_path / "other")).joinpath("run.json").read_text())
+    described["settings"] |= {"cache": 7}
+    (folder / "run.json").write_text(json.dumps(described))
+    assert cli.main(["compare", runs[0], str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "the steps' times cannot be compared: measured with different settings: cache" in said
+    assert said.count("cache is") == 1
     with pytest.raises(SystemExit):
         cli.main(["compare", *runs[:2], "--fail-below", "3"])
     assert "no speedup from 0 to 1" in capsys.readouterr().err
@@ -127,6 +135,19 @@ def test_compare_of_steps_tells_step_and_renamed_kernel(runs, capsys):
     (found,) = json.loads(capsys.readouterr().out)["comparisons"]
     assert found["cases"] == [] and found["step"]["kernels"][0]["name"] == "new_kernel"
     assert found["step"]["time"] < found["step"]["baseline_time"]
+
+
+def test_step_recorded_alone_is_as_long_as_one_among_several(runs, capsys, tmp_path):
+    recorded = steps.read(store.open_run(runs[0]).folder)
+    end = max(one.end for one in recorded.launches)
+    among = dataclasses.replace(recorded, plain=None, window=1.2 * end)
+    alone = dataclasses.replace(among, window=end, next_call=None)
+    folders = [shutil.copytree(runs[0], tmp_path / name) for name in ("among", "alone")]
+    for folder, step in zip(folders, (among, alone), strict=True):
+        steps.write(folder, step)
+    for pair in (folders, folders[::-1]):
+        assert cli.main(["compare", *map(str, pair)]) == 0
+        assert f"the step takes {units.text(end, 'second')}, as long as before\n" in capsys.readouterr().out
 
 
 def test_gate_of_steps_checks_kernels_time_and_names_them(runs, capsys):

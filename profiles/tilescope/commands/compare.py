@@ -100,7 +100,7 @@ def compared(
 
 def _print_step(baseline: Side, candidate: Side, pair: StepPair) -> None:
     terminal.say(f"{baseline.name} → {candidate.name}", pair.sentence)
-    terminal.say(*(f"note: {line}" for line in compare.obstacles(baseline, candidate)))
+    terminal.say(*(f"note: {line}" for line in pair.obstacles[1:]))  # the sentence has the first
     terminal.say(*(f"changed: {line}" for line in compare.changes(baseline, candidate)))
     headings = ["kernel", "change", "baseline", "candidate", "module", "launches", "pass", "operator"]
     cells = [

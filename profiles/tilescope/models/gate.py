@@ -95,7 +95,7 @@ def gate(
         raise CompareError(
             f"{baseline.run.id} has no {what} to compare with: 'tilescope show {baseline.run.id}' lists its cases"
         )
-    obstacles = _incomparable(*sides)
+    obstacles = [*_elsewhere(*sides), *compare.obstacles(*sides)]
     known = {(failure.case, failure.collector) for failure in baseline.run.failures}
     failures = [failure for failure in candidate.run.failures if (failure.case, failure.collector) not in known]
     checks: list[Check] = []
@@ -138,7 +138,9 @@ def gate(
 def _of_step(pair: StepPair, sides: tuple[compare.Side, compare.Side], limits: Limits, names: tuple[str, str]) -> Gate:
     """The gate of two steps of a model: of the time in which the GPU ran something, and of the whole step, whose noise is unknown."""
     baseline, candidate = (side.loaded for side in sides)
-    reasons = _incomparable(*sides) or ["a step has times alone, whose limit is off"] * (limits.slowdown is None)
+    reasons = [*_elsewhere(*sides), *pair.obstacles] or ["a step has times alone, whose limit is off"] * (
+        limits.slowdown is None
+    )
     if reasons or limits.slowdown is None:
         raise CompareError(f"nothing of {baseline.run.id} and {candidate.run.id} can be compared: {'; '.join(reasons)}")
     checks = []
@@ -159,11 +161,10 @@ def _of_step(pair: StepPair, sides: tuple[compare.Side, compare.Side], limits: L
     return Gate(baseline, candidate, limits, tuple(checks), tuple(notes), names)
 
 
-def _incomparable(baseline: compare.Side, candidate: compare.Side) -> list[str]:
-    """Reasons not to compare times, a line each."""
+def _elsewhere(baseline: compare.Side, candidate: compare.Side) -> list[str]:
+    """That times of two devices cannot be compared, where it is so."""
     apart = compare.devices(baseline, candidate)
-    told = [f"measured on different devices: {' and '.join(apart)}"] if apart else []
-    return told + compare.obstacles(baseline, candidate)
+    return [f"measured on different devices: {' and '.join(apart)}"] if apart else []
 
 
 def _cases(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -133,6 +134,12 @@ def of(baseline: Side, candidate: Side) -> StepPair | None:
     before, after = (steps.read(one.folder) for one in of_steps) if len(of_steps) == 2 else (None, None)
     if before is None or after is None or WHOLE_TRACE in (before.found, after.found):
         return None
+    if before.next_call is None or after.next_call is None:
+        # A step that was recorded alone ends with its last launch: nothing tells how long it would have waited for another.
+        before, after = (
+            dataclasses.replace(step, window=max((one.end for one in step.launches), default=step.window))
+            for step in (before, after)
+        )
     ledgers = ledger.of(before, of_steps[0].run.device), ledger.of(after, of_steps[1].run.device)
     return StepPair((before, after), ledgers, compare.obstacles(baseline, candidate))
 
