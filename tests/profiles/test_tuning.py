@@ -59,6 +59,20 @@ def test_kernels_without_configs_are_left_out(describe_as):
         asyncio.run(tuning.plan_tuning(["b"]))
 
 
+def test_export_is_refused_before_anything_compiles(tmp_path, capsys):
+    said = [
+        (tmp_path / "winners.json", "--export: nothing would be timed, so there are no winners to write"),
+        (tmp_path / "missing" / "winners.json", f"there is no folder {tmp_path / 'missing'}"),
+        (__file__, f"{__file__} is no file of winners"),
+    ]
+    before = store.list_runs()
+    for file, why in said:
+        assert cli.main(["tune", OWN, "--impl", "good", "--export", str(file)]) == cli.BAD_INPUT
+        out, err = capsys.readouterr()
+        assert not out and why in err.splitlines()[-1] and "compiling" not in err
+    assert store.list_runs() == before
+
+
 def test_table_says_why_a_config_failed(monkeypatch, capsys):
     tune_with(monkeypatch, "fakes.quick")
     assert cli.main(["tune", OWN, "--impl", "good,raises", "--workload", "small"]) == 0

@@ -160,3 +160,11 @@ def test_dask_workers_share_a_sweep(cluster, capsys, monkeypatch):
     monkeypatch.setattr(executors, "PATIENCE", 1.0)
     assert cli.main(["tune", OWN, "--scheduler", "tcp://127.0.0.1:1"]) == cli.BAD_INPUT
     assert "no Dask scheduler answers at tcp://127.0.0.1:1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("address", ["foo", "http://host:8786", "tcp://host:"])
+def test_what_is_no_schedulers_address_is_refused_in_a_line(address, capsys):
+    pytest.importorskip("distributed")
+    assert cli.main(["tune", OWN, "--scheduler", address]) == cli.BAD_INPUT
+    said = f"tilescope: {address!r} is no address of a Dask scheduler: write tcp://host:8786\n"
+    assert capsys.readouterr() == ("", said)

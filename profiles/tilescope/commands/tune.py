@@ -48,9 +48,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Tunes and prints one line a config; status 1 when none of them works."""
     if arguments.exhaustive and (arguments.export or arguments.fresh or arguments.scheduler):
         raise ValueError("--exhaustive remembers nothing: leave out --export, --fresh and --scheduler")
-    if arguments.merge:
+    if arguments.export or arguments.merge:
         from tilescope.tuning import memory  # noqa: PLC0415
-
+    if arguments.export and arguments.export.exists():
+        memory.load(arguments.export)  # raises where it is another file
+    elif arguments.export and not arguments.export.parent.is_dir():
+        raise ValueError(f"--export {arguments.export}: there is no folder {arguments.export.parent}")
+    if arguments.merge:
         kept = memory.Memory()
         print(f"{kept.merge(arguments.merge)} timings of {arguments.merge} are new in {kept.path}")
     if not arguments.kernel:
@@ -75,6 +79,10 @@ def _here(arguments: argparse.Namespace) -> int:
     async def plan() -> Job:
         nonlocal timed
         job, timed = await tuning.plan_tuning(**_asked(arguments), exhaustive=arguments.exhaustive)
+        if arguments.export and not timed:
+            raise ValueError(
+                "--export: nothing would be timed, so there are no winners to write: tune where there is a GPU"
+            )
         return job
 
     loaded, interrupted = running.run(plan)

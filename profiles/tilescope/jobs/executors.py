@@ -91,13 +91,19 @@ def race_here(collector: str, cases: Sequence[Case], settings: Mapping[str, Any]
 async def connect(address: str) -> AsyncIterator[Dask]:
     """Connects to a scheduler; yields its executor. Raises WorkerError where none answers or Dask is not installed."""
     try:
-        from distributed import Client  # noqa: PLC0415 - optional
+        from distributed import Client, comm  # noqa: PLC0415 - optional
     except ImportError as error:
         raise WorkerError("--scheduler needs Dask: pip install 'tilescope[dask]'") from error
     try:
+        comm.get_address_host_port(address if "://" in address else f"tcp://{address}", strict=True)
+    except ValueError as error:
+        raise WorkerError(f"{address!r} is no address of a Dask scheduler: write tcp://host:8786") from error
+    try:
         client = await Client(address, asynchronous=True, timeout=PATIENCE, set_as_default=False)
     except (OSError, ValueError) as error:
-        raise WorkerError(f"no Dask scheduler answers at {address}: {type(error).__name__}") from error
+        raise WorkerError(
+            f"no Dask scheduler answers at {address} within {PATIENCE:g} s: 'dask scheduler' starts one"
+        ) from error
     async with client:
         yield Dask(client)
 
