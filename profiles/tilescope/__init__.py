@@ -6,11 +6,13 @@ Each name is loaded when it is first used, so that importing the package is quic
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
 from tilescope.version import VERSION as __version__
 
+TYPE_CHECKING = False  # typing's is the same to a type checker, and slow to import
 if TYPE_CHECKING:
+    from typing import Any
+
     from tilescope.notebook.capturing import Capture, capture
     from tilescope.notebook.modelling import profile_model
     from tilescope.notebook.opened_run import Profile, load, open_file, recordings

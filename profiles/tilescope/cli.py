@@ -9,7 +9,7 @@ import argparse
 import importlib.metadata
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from tilescope.commands import COMMANDS, GROUPS, RECORDINGS, WARMED, choices, fill
@@ -17,9 +17,8 @@ from tilescope.files.bounded_reading import one_line
 from tilescope.jobs import warm
 from tilescope.version import VERSION
 
-#: Exit status for a request that cannot be served, and for Ctrl-C, as shells have it.
-BAD_INPUT, INTERRUPTED = 2, 130
-
+#: Exit status for a request that cannot be served.
+BAD_INPUT = 2
 
 #: The most characters of a message of an error.
 _LONGEST = 4000
@@ -32,8 +31,8 @@ class _Parser(argparse.ArgumentParser):
         self.exit(BAD_INPUT, f"{self.prog}: {one_line(message, _LONGEST)} (see '{self.prog} --help')\n")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit status: 2 for bad input, 130 when interrupted."""
+def main(arguments: Sequence[str] | None = None, ready: Callable[[], object] = lambda: None) -> int:
+    """Runs the command and returns its exit status: 2 for bad input. Calls ``ready`` when all is imported and the command begins."""
     given, of_script = choices.split(list(sys.argv[1:] if arguments is None else arguments))
     if given and given[0] in WARMED and not {"-h", "--help"} & {*given}:
         warm.prepare()
@@ -46,12 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif rest:
             known.error(f"unrecognized arguments: {' '.join(rest)}")
         chosen.given, chosen.of_script = given, of_script
+        ready()
         status = int(chosen.run(chosen))
         sys.stdout.flush()
         return status
-    except KeyboardInterrupt:
-        print("tilescope: interrupted", file=sys.stderr)
-        return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has gone (``| head``): nothing is left to say, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -120,7 +117,3 @@ def _broken(subparsers: _Listed, name: str, error: ImportError) -> None:
         raise ValueError(message)
 
     subparsers.add_parser(name, help=f"({message})").set_defaults(run=run)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -278,6 +279,29 @@ def test_commands_of_packages_are_added_or_say_why_not(capsys, monkeypatch, tmp_
 def _registers(printed: str) -> list[str]:
     """The last column of a printed table of ``own.py``, without the lines below it, which contain the time of day."""
     return [row.split()[-1] for row in printed.splitlines() if row.startswith("own.py ")]
+
+
+INTERRUPTED_IMPORT = """
+import contextlib, importlib, os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, *more):
+        if name == "tilescope.cli":
+            with contextlib.suppress(KeyboardInterrupt):  # as in a callback of an import
+                os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+module, name = sys.argv.pop().split(":")
+sys.exit(getattr(importlib.import_module(module), name)())
+"""
+
+
+def test_command_interrupted_amid_its_imports_ends_in_a_line():
+    entry = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["scripts"]["tilescope"]
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IMPORT, "show", entry], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "tilescope: interrupted\n")
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])

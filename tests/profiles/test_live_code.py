@@ -158,6 +158,17 @@ def test_interrupted_script_keeps_its_launches(forked, tmp_path):
     assert process.returncode == 1 and "in_a_script" in said
 
 
+def test_script_interrupted_before_a_launch_ends_the_command(forked, tmp_path):
+    script = tmp_path / "slow.py"
+    script.write_text("print('begun', flush=True); import time; time.sleep(300)")
+    command = [sys.executable, "-m", "tilescope", "profile", str(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate() == ("", "tilescope: interrupted\n")
+    assert process.returncode == 130
+
+
 def test_script_that_crashes_is_told_in_a_line(forked, tmp_path, capfd):
     script = tmp_path / "crash.py"
     script.write_text("import os, sys\nprint(sys.stdin.read())\nos.abort()")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import math
@@ -59,13 +60,18 @@ async def profile(
             new = started(script, settings, on_output=on_output, runs_dir=runs_dir, **options)
             worker = await stack.enter_async_context(new)
         events = await stack.enter_async_context(contextlib.aclosing(worker.events(math.inf)))
-        with _interrupting(worker.pid) if on_output is None else contextlib.nullcontext():
+        with _interrupting(worker.pid if on_output is None else 0) as interrupts:
             from tilescope.jobs import supervisor  # noqa: PLC0415 - the script runs beside these imports
             from tilescope.notebook import capturing  # noqa: PLC0415
 
-            captured = await _captured(events, on_event)
-        if captured is None:
-            raise ValueError(f"{script}: its process {worker.ending()}")
+            try:
+                captured = await _captured(events, on_event)
+                if captured is None:
+                    raise ValueError(f"{script}: its process {worker.ending()}")
+            except ValueError:
+                if interrupts:  # before it launched anything
+                    raise asyncio.CancelledError from None
+                raise
         worker.patience = patience(settings)
         early, job = supervisor.Early(_early(), events, worker.stop), Job.from_json(captured["job"])
         folder = await supervisor.run(job, on_event, early, standing)
@@ -106,11 +112,23 @@ async def _captured(events: AsyncIterator[dict[str, Any]], on_event: OnEvent) ->
 
 
 @contextlib.contextmanager
-def _interrupting(pid: int) -> Iterator[None]:
-    """Meanwhile passes interrupts of this process on to the process ``pid``, and is not interrupted itself."""
-    before = signal.signal(signal.SIGINT, lambda number, frame: os.kill(pid, signal.SIGINT))
+def _interrupting(pid: int) -> Iterator[list[int]]:
+    """Meanwhile passes interrupts of this process on to the process ``pid``, and is not interrupted itself. Yields those so far.
+
+    With 0 it is interrupted as ever.
+    """
+    passed: list[int] = []
+    if not pid:
+        yield passed
+        return
+
+    def on(number: int, frame: object) -> None:
+        passed.append(number)
+        os.kill(pid, number)
+
+    before = signal.signal(signal.SIGINT, on)
     try:
-        yield
+        yield passed
     finally:
         signal.signal(signal.SIGINT, before)
 

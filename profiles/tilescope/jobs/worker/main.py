@@ -61,6 +61,8 @@ def main(arguments: list[str]) -> int:
     warnings.filterwarnings("ignore", "TRITON_DEFAULT_FP_FUSION is unset")
     try:
         status = _action(job["action"])(job, emit)
+    except KeyboardInterrupt:  # passed on by a process that says so
+        return 130
     except Exception as error:
         emit({"event": "error", "case": "", **_said(error, starting=True)})
         return 1
