@@ -14,6 +14,7 @@ import pytest
 from tilescope import cli
 from tilescope.commands import running
 from tilescope.hardware import device
+from tilescope.models import summary
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs import store
 from tilescope.table.case import Case
@@ -193,6 +194,15 @@ def test_show_says_a_fault_before_the_table(capsys, tmp_path):
         "  1. k does not compile for sm_90: line 3: no",
         "     do: Correct that line, then profile it again.",
     ]
+
+
+def test_shown_run_is_summarised_once(capsys, tmp_path, monkeypatch):
+    summarised = []
+    summarise = summary.summarise
+    monkeypatch.setattr(summary, "summarise", lambda *given: summarised.append(given) or summarise(*given))
+    a_run(tmp_path)
+    assert tilescope(capsys, "show", "latest")[0] == 0
+    assert len(summarised) == 1
 
 
 def test_names_and_messages_are_shown_without_escapes(capsys, tmp_path):

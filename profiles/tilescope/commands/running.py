@@ -8,18 +8,21 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilescope.jobs import kept_standby, progress, supervisor
 from tilescope.jobs.job import Job
 from tilescope.jobs.process import Standby
 from tilescope.jobs.progress import READING, Progress
-from tilescope.models import faults, headline, terminal, text_table
+from tilescope.models import faults, headline, summary, terminal, text_table
 from tilescope.runs import artefacts, store
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case import readable
 from tilescope.table.run import Failure
 from tilescope.table.sources import KNOWN
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def found(name: str, find: Callable[[str], Path] | None = None) -> Path:
@@ -91,22 +94,26 @@ async def _until_stopped(work: Coroutine[Any, Any, object]) -> None:
 
 def show(loaded: LoadedRun, interrupted: bool) -> int:
     """Prints the run: what ``begin`` does, its device, a line a case, and the ``report``. Returns the exit status."""
-    begin(loaded)
-    device = loaded.run.device
+    rows, device = begin(loaded), loaded.run.device
     predicted = "" if device.measured else ": no such GPU took part"
     # Another tool's file may name no target.
     target = f" ({loaded.run.settings['target']})" if loaded.run.settings["target"] else ""
     terminal.say(f"{device.where}{target}{predicted}")
-    print(text_table.text(loaded))
+    print(text_table.text(loaded, rows))
     return report(loaded, interrupted, []) or int(bool(loaded.run.failures))
 
 
-def begin(loaded: LoadedRun) -> None:
-    """Prints the first finding, except of a model's step, whose text begins with its own sentences, and the failures: a fault once."""
-    first = "" if loaded.of_step else headline.headline(loaded)
+def begin(loaded: LoadedRun) -> pd.DataFrame:
+    """Prints the first finding, except of a model's step, whose text begins with its own sentences, and the failures: a fault once.
+
+    Returns ``summary.of_run``'s rows.
+    """
+    rows = summary.of_run(loaded, loaded.table)
+    first = "" if loaded.of_step else headline.headline(loaded, rows=rows)
     told = any(first.partition(": ")[2] in faults.message(failure) for failure in loaded.run.failures)
     terminal.say(*([first] if first and not told else []))
     tell(loaded.run.failures)
+    return rows
 
 
 def report(loaded: LoadedRun, interrupted: bool, failures: Sequence[Failure]) -> int:

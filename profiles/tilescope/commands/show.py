@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     run = loaded.run
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
     # Faults come before what is slow.
-    running.begin(loaded)
+    rows = running.begin(loaded)
     terminal.say(f"{run.id} {run.title}", f"started {run.started}, {run.device.where}, with {versions}")
     if run.git_revision.endswith("+"):
         terminal.say(f"note: its source was revision {run.git_revision[:12]} with changes that were not committed")
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         terminal.say("not complete: it was cancelled, or its process died; the finished cases follow")
     for kernel in changes.changed_kernels(loaded):
         terminal.say(f"note: {kernel} has changed since this run")
-    print(text_table.text(loaded))
+    print(text_table.text(loaded, rows))
     for sweep, lines in sweeps.conclusions(loaded.table, run.device.target):
         terminal.say(sweep, *(f"  {line}" for line in lines))
     terminal.say(*shared_memory.remarks(loaded.lines))

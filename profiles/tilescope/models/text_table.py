@@ -75,14 +75,17 @@ COLUMNS: dict[str, tuple[str, Text]] = {
 _OF_FAULT = ("fault", "relative_error", "tolerance", "row_error", "row_tolerance")
 
 
-def text(loaded: LoadedRun) -> str:
-    """The table of the run as lines of text, without empty cases and columns; of a model's step all that is known of it."""
+def text(loaded: LoadedRun, rows: pd.DataFrame | None = None) -> str:
+    """The table of the run as lines of text, without empty cases and columns; of a model's step all that is known of it.
+
+    ``rows`` are ``summary.of_run``'s of the whole run, where they are known.
+    """
     if step := steps.read(loaded.folder):
         return step_text.text(step, loaded.run.device)
-    headings, rows, keys = cells(marked(summary.of_run(loaded, loaded.table), loaded.run))
-    rows = [row for row in rows if not {*row[keys:]} <= {ABSENT, UNCHECKED}]
-    if rows:
-        return terminal.render(headings, rows, keys)
+    rows = summary.of_run(loaded, loaded.table) if rows is None else rows
+    headings, lines, keys = cells(marked(rows, loaded.run))
+    if lines := [line for line in lines if not {*line[keys:]} <= {ABSENT, UNCHECKED}]:
+        return terminal.render(headings, lines, keys)
     found = ", ".join(f"{one.finds} ({one.name})" for one in artefacts.shown_elsewhere(loaded.folder))
     return f"kept for 'tilescope serve', which draws it: {found}" if found else "no case gave a result"
 

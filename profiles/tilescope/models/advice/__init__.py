@@ -42,10 +42,10 @@ _OF_CALLS: tuple[Rule, ...] = (latency.launch_bound, latency.late_cpu, configs.q
 _SHARE = 0.1
 
 
-def of_run(loaded: LoadedRun, table: pd.DataFrame) -> list[Finding]:
+def of_run(loaded: LoadedRun, table: pd.DataFrame, rows: pd.DataFrame | None = None) -> list[Finding]:
     """``findings`` about the cases of ``table``, which is the run's or a part of it."""
     run = loaded.run
-    return findings(table, run.device, run.kernels, loaded.table, run.failures, warnings=run.warnings)
+    return findings(table, run.device, run.kernels, loaded.table, run.failures, warnings=run.warnings, rows=rows)
 
 
 def findings(
@@ -56,6 +56,7 @@ def findings(
     failures: Iterable[Failure] = (),
     *,
     warnings: Iterable[Failure] = (),
+    rows: pd.DataFrame | None = None,
 ) -> list[Finding]:
     """Findings of all rules about every case of the table: faults, then impossible measurements, then by potential speedup.
 
@@ -63,14 +64,14 @@ def findings(
     roof. ``kernels`` is ``Run.kernels``. A sweep's configs are compared with each other, so the table needs all of a problem.
     ``beside`` has all rows of these kernels if the table has only some, because other implementations show whether a computation
     needs two passes. ``failures`` are the run's: a failed case without any row has its finding too. So are
-    ``warnings`` of what the code probably does not mean to do.
+    ``warnings`` of what the code probably does not mean to do. ``rows`` are ``summary.summarise``'s of the table, where they are known.
     """
     swept: dict[tuple[str, ...], list[CaseValues]] = {}
     for case in gather(table):
         if case.key["config"]:
             swept.setdefault((*problem_of(case), case.key["impl"]), []).append(case)
     twice = two_passes(gather(table if beside is None else beside))
-    headlines = summary.summarise(table, device, kernels).to_dict("records")
+    headlines = (summary.summarise(table, device, kernels) if rows is None else rows).to_dict("records")
     known, doubts = faults.Faults(failures), faults.Faults(warnings)
     found = list(_without_rows(failures, table if beside is None else beside))
     for case, row in zip(gather(table), headlines, strict=True):
@@ -94,8 +95,9 @@ def findings(
 
 
 def _without_rows(failures: Iterable[Failure], table: pd.DataFrame) -> Iterator[Finding]:
-    seen = set(named(table))
-    for key, fault in faults.of_failures(failures):
+    told = list(faults.of_failures(failures))
+    seen = set(named(table)) if told else set()
+    for key, fault in told:
         if tuple(key[name] for name in NAMED) not in seen:
             yield _of_fault(key, fault)
 
