@@ -86,7 +86,9 @@ def test_renamed_kernel_is_compared_with_its_former_name(capsys, tmp_path):
     assert set(rows["verdict"]) == {"slower"}
     assert main(["compare", *(str(written(run, tmp_path)) for run in (old, new))]) == 0
     out = capsys.readouterr().out
-    assert "add_v1 → v2" in out and "+100.0 %" in out and "-x = 1\n+x = 2" in out
+    assert "\nrenamed: add_v1 → v2, which has the same cases\n" in out and "+100.0 %" in out and "-x = 1\n+x = 2" in out
+    assert main(["compare", *(str(written(called(f"v{n}"), tmp_path)) for n in (3, 4))]) == 0
+    assert capsys.readouterr().out.count("value differs") == 1
 
 
 def test_kernels_renamed_together_are_paired_by_their_code():

@@ -75,6 +75,17 @@ def test_absent_kernel_may_be_renamed() -> None:
     base = LoadedRun(base.run, pd.concat([base.table, base.table.assign(kernel="same")]), Path("nowhere"))
     (gone,) = [check for check in gate.gate(base, both, LIMITS).checks if check.what == "case"]
     assert gone.said == "absent in the candidate: renamed? It has add_v2"
+    # A kernel that is there at another size was not renamed, nor is a kernel of the library another's new name.
+    other = LoadedRun(
+        both.run, pd.concat([both.table, head.table.assign(kernel="add_v1", workload="10-fp32")]), Path("nowhere")
+    )
+    kernels = {"softmax": {"file": "tilescope_kernels/reductions/softmax.py"}}
+    library = LoadedRun(
+        dataclasses.replace(both.run, kernels=kernels), both.table.replace("add_v2", "softmax"), Path("nowhere")
+    )
+    for candidate in (other, library):
+        found = gate.gate(base, candidate, LIMITS, allow_missing=True).of(gate.ABSENT)
+        assert {check.said for check in found if check.kernel == "add_v1"} == {"absent in the candidate"}
 
 
 def verdicts(base: LoadedRun, head: LoadedRun, limits: gate.Limits = LIMITS, **more: Any) -> dict[str, str]:

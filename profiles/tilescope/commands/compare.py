@@ -14,6 +14,7 @@ from tilescope.models import (
     compare,
     function_names,
     json_documents,
+    renaming,
     step_changes,
     terminal,
     verdicts,
@@ -124,6 +125,9 @@ def _print(baseline: Side, candidate: Side, rows: pd.DataFrame) -> None:
         terminal.say(f"note: {line}")
     for line in compare.changes(baseline, candidate):
         terminal.say(f"changed: {line}")
+    if not (baseline.kernel or candidate.kernel):
+        called = zip(rows["kernel"], rows["baseline_kernel"], strict=True)
+        terminal.say(*renaming.told({name: old for name, old in called if name != old}))
     timed = rows[rows["time"].notna()]
     if len(timed):
         headings = [*_CASE, "candidate is", "speedup", "95 %", "baseline", "candidate"]
@@ -171,6 +175,8 @@ def _print_changes(baseline: Side, candidate: Side, rows: pd.DataFrame) -> None:
     if changed:
         headings = [*_CASE, "value", "baseline", "candidate", "change"]
         print(terminal.render(headings, changed[:_LINES], keys=len(headings)))
+    elif not findings:
+        terminal.say("no other value differs" if rows["time"].notna().any() else "no value differs")
     if changed[_LINES:]:
         terminal.say(f"… and {len(changed) - _LINES} more values (--json has all)")
 

@@ -99,19 +99,17 @@ def gate(
     known = {(failure.case, failure.collector) for failure in baseline.run.failures}
     failures = [failure for failure in candidate.run.failures if (failure.case, failure.collector) not in known]
     checks: list[Check] = []
-    new = sorted({key[0] for key in theirs} - {key[0] for key in ours})
-    absent = (
-        f"absent in the candidate: renamed? It has {', '.join(map(function_names.said, new[:3]))}"
-        if new
-        else "absent in the candidate"
-    )
+    kept = {key[0] for key in theirs}
+    new = [name for name in sorted(kept - {key[0] for key in ours}) if renaming.may_be(candidate, name)]
+    renamed = f": renamed? It has {', '.join(map(function_names.said, new[:3]))}" if new else ""
     for key, case in ours.items():
         called_so = (key[0], *(name for name, old in called.items() if old == key[0]))
         own = {"/".join(filter(None, (name, *key[1:]))) for name in called_so}
         # Older runs name a person's own kernel by its variable.
         failed = [one for one in failures if own & {readable(one.case), one.case.rpartition(".py:")[2]}]
         if failed or key not in theirs:
-            said = "; ".join(f"failed: {one.collector}: {one.message}" for one in failed) or absent
+            absent = "absent in the candidate" + (renamed if key[0] not in kept else "")
+            said = "; ".join(f"failed: {one.collector}: {faults.plain(one.message)}" for one in failed) or absent
             checks.append(Check(*key, what="case", verdict=ABSENT if allow_missing else FAIL, said=said))
         if key in theirs:
             checks += _Pair((baseline, candidate), (case, theirs[key]), limits, obstacles).checks(told=bool(failed))
@@ -122,10 +120,7 @@ def gate(
     timed = any(check.what in {clock for clock, _ in _CLOCKS} for check in checks)
     untimed = obstacles if timed else ["no case was timed in both runs"]
     notes = [
-        *(
-            f"renamed: {function_names.said(old)} → {function_names.said(name)}, which has the same cases"
-            for name, old in called.items()
-        ),
+        *renaming.told(called),
         *(f"no times are compared: {line}" for line in untimed if limits.slowdown is not None),
         *(f"changed: {line}" for line in compare.changes(*sides)),
     ]
@@ -236,9 +231,8 @@ class _Pair:
         ends = compare.interval(baseline=before, candidate=after)
         low, high = (1 / end if end else math.inf for end in reversed(ends))
         verdict = PASS if high <= 1 + limit else FAIL if low > 1 + limit else UNDECIDED
-        said = f"{_grown(medians[1] / medians[0] - 1)}, at most {_share(limit)} allowed"
-        if math.isfinite(high):
-            said = f"{_grown(low - 1)} to {_grown(high - 1)} by a median of {said}"
+        within = f" ({_grown(low - 1)} to {_grown(high - 1)})" if math.isfinite(high) else ""
+        said = f"{_grown(medians[1] / medians[0] - 1)}{within}, at most {_share(limit)} allowed"
         if verdict == UNDECIDED:
             said = f"not decided: {'too noisy' if math.isfinite(high) else 'one repetition shows no noise'}: {said}"
         elif verdict == FAIL and (clock := _slower_clock(*self.cases, low, limit)):

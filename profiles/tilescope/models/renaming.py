@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import contextlib
 import difflib
+from collections.abc import Iterator, Mapping
 
+from tilescope.models import function_names
 from tilescope.runs.store import LoadedRun
 
 #: The implementation of another tool's file, and the package whose kernels keep their names.
@@ -33,6 +35,17 @@ def renamed(baseline: LoadedRun, candidate: LoadedRun) -> dict[str, str]:
     return found
 
 
+def told(called: Mapping[str, str]) -> Iterator[str]:
+    """A line for each of ``renamed``'s kernels."""
+    for name, old in called.items():
+        yield f"renamed: {function_names.said(old)} → {function_names.said(name)}, which has the same cases"
+
+
+def may_be(loaded: LoadedRun, kernel: str) -> bool:
+    """Whether a user may have renamed the kernel: those of the library keep their names."""
+    return _LIBRARY not in str(loaded.run.kernels.get(kernel, {}).get("file", ""))
+
+
 def _code(loaded: LoadedRun, kernel: str) -> str:
     """The text of the kernel's function without its name; empty where the run does not keep it."""
     for text in loaded.sources.get(kernel, {}).values():
@@ -46,9 +59,8 @@ def _code(loaded: LoadedRun, kernel: str) -> str:
 def _problems(loaded: LoadedRun) -> dict[str, set[tuple[str, ...]]]:
     """The implementations, passes, workloads and configs of each kernel that a user may rename."""
     table = loaded.table[["kernel", "impl", "pass", "workload", "config"]].drop_duplicates()
-    kept = {name for name, about in loaded.run.kernels.items() if _LIBRARY in str(about.get("file", ""))}
     found: dict[str, set[tuple[str, ...]]] = {}
     for kernel, *problem in table[(table["impl"] != _OF_FILES)].itertuples(index=False, name=None):
-        if kernel not in kept:
+        if may_be(loaded, kernel):
             found.setdefault(kernel, set()).add(tuple(problem))
     return found
