@@ -196,6 +196,13 @@ def test_show_says_a_fault_before_the_table(capsys, tmp_path):
     ]
 
 
+def test_warning_is_said_first_and_once(capsys, tmp_path):
+    said = "k, line 7: lanes have no value without other=: give other= a value"
+    a_run(tmp_path, warnings=(Failure("softmax/triton/forward/8x8-fp32", "compiler", said),))
+    assert tilescope(capsys, "show", "latest")[1].startswith(f"warning: {said}\n")
+    assert tilescope(capsys, "show", "latest")[1].count("line 7") == 1
+
+
 def test_shown_run_is_summarised_once(capsys, tmp_path, monkeypatch):
     summarised = []
     summarise = summary.summarise

@@ -46,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     for row, verdict in zip(rows, verdicts, strict=True):
         row.insert(keys, str(verdict))
     print(terminal.render(headings, rows, keys + 1))
+    terminal.say(*running.warnings(loaded))
     status = running.report(loaded, interrupted, loaded.run.failures)
     if wrong.any():
         print(f"tilescope: {wrong.sum()} of {(~skipped).sum()} cases are wrong", file=sys.stderr)

@@ -14,7 +14,7 @@ from tilescope.hardware import device
 from tilescope.jobs import recording
 from tilescope.jobs.plan import AUTO, choose_target
 from tilescope.jobs.recording import Part
-from tilescope.models import recorded_claims
+from tilescope.models import recorded_claims, terminal
 from tilescope.runs import recordings, store
 
 
@@ -100,6 +100,7 @@ def _run_parts(parts: list[Part], work: Path) -> int:
         loaded, interrupted = running.follow(lambda progress, part=part: part.run(work, progress))  # type: ignore[misc]
         # A case that fails is a result; a collector that fails leaves the part incomplete.
         running.tell([one for one in loaded.run.failures if one.case])
+        terminal.say(*running.warnings(loaded))
         status = running.report(loaded, interrupted, [one for one in loaded.run.failures if not one.case])
         if status or not loaded.run.complete:
             return status or 1

@@ -104,23 +104,28 @@ def show(loaded: LoadedRun, interrupted: bool) -> int:
 
 
 def begin(loaded: LoadedRun) -> pd.DataFrame:
-    """Prints the first finding, except of a model's step, whose text begins with its own sentences, and the failures: a fault once.
+    """Prints the first finding, except of a model's step, whose text begins with its own sentences, failures and warnings, each once.
 
     Returns ``summary.of_run``'s rows.
     """
     rows = summary.of_run(loaded, loaded.table)
     first = "" if loaded.of_step else headline.headline(loaded, rows=rows)
-    told = any(first.partition(": ")[2] in faults.message(failure) for failure in loaded.run.failures)
+    said = [*map(faults.message, loaded.run.failures), *(warned := warnings(loaded))]
+    told = any(first.partition(": ")[2] in message for message in said)
     terminal.say(*([first] if first and not told else []))
     tell(loaded.run.failures)
+    terminal.say(*warned)
     return rows
 
 
+def warnings(loaded: LoadedRun) -> list[str]:
+    """The run's warnings, a line each."""
+    return list(dict.fromkeys(f"warning: {warning.message}" for warning in loaded.run.warnings))
+
+
 def report(loaded: LoadedRun, interrupted: bool, failures: Sequence[Failure]) -> int:
-    """Prints failures, warnings, notes and the run's folder. Returns the exit status."""
+    """Prints failures, notes and the run's folder. Returns the exit status."""
     tell(failures)
-    for message in dict.fromkeys(warning.message for warning in loaded.run.warnings):
-        terminal.say(f"warning: {message}")
     for note in faults.notes(loaded.run):
         terminal.say(f"note: {note}")
     nothing = without_values(loaded)

@@ -147,6 +147,7 @@ def _report_and_export(arguments: argparse.Namespace, loaded: LoadedRun, interru
                 always += 1
         print(terminal.render(headings, rows, always))
         print("".join(f"{line}\n" for line in concluded.get(" · ".join(keys), ())), end="")
+    terminal.say(*running.warnings(loaded))
     status = running.report(loaded, interrupted, failures=[f for f in loaded.run.failures if not f.case])
     if arguments.export:
         new, kept = tuning.export(tuning.winners(loaded), arguments.export)

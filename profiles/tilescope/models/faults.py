@@ -121,16 +121,20 @@ def distinct(failures: Iterable[Failure]) -> list[Failure]:
     Other words end alike, or are the interpreter's about a line that does not compile. They are about another fault where both name
     a function or a line, and not the same.
     """
-    order, found, said = list(LABELS), list[Failure](), defaultdict[str, list[str]](list)
+    order, found, said = list(LABELS), list[Failure](), defaultdict[str, list[Failure]](list)
     for failure in sorted(failures, key=lambda failure: order.index(of_failure(failure).rule)):
-        if not (failure.case and any(_again(failure.message, earlier) for earlier in said[failure.case])):
+        if not (failure.case and any(_again(failure, earlier) for earlier in said[failure.case])):
             found.append(failure)
-            said[failure.case].append(failure.message)
+            said[failure.case].append(failure)
     return found
 
 
-def _again(one: str, other: str) -> bool:
-    """Whether two messages about a case are of one fault, in different words."""
+def _again(later: Failure, earlier: Failure) -> bool:
+    """Whether two failures of a case are one fault, in different words."""
+    one, other = later.message, earlier.message
+    after, before = of_failure(later), of_failure(earlier)
+    if (before.rule, after.rule) == (CODE, OUTSIDE) and before.remedy == after.remedy:
+        return True  # the offset and the access that it leads to
     if one == other:
         return False
     places = [found.groups() for said in (one, other) if (found := _PLACE.match(plain(said)))]
