@@ -10,7 +10,7 @@ from typing import Any
 
 import panel as pn
 import panel_material_ui as pmui
-from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.data import catalog, this_machine
 from tilescope_dashboard.figures.style import DARK, FONT, LIGHT, Theme
 from tilescope_dashboard.panel_patches import page_lifetime
@@ -24,9 +24,11 @@ from tilescope_dashboard.views.context import Context
 from tilescope_dashboard.views.find import FindDialog
 from tilescope_dashboard.views.form.drawer import Drawer
 from tilescope_dashboard.views.form.profile import ProfileForm
+from tilescope_dashboard.views.gpu import GpuDialog
 from tilescope_dashboard.views.groups import APART, FORMER, GROUPS, TITLES
 from tilescope_dashboard.views.jobs.job_panel import JobPanel
 from tilescope_dashboard.views.navigation import Navigation
+from tilescope_dashboard.views.run import RunDialog
 
 LOG = logging.getLogger("tilescope")
 #: The page says this while its connection is lost. The session is gone with it; a reload makes a new one, from the address.
@@ -127,10 +129,12 @@ def phone(headers: Mapping[str, str]) -> bool:
 def fill_main(state: State, drawer: Drawer, page: pmui.Page) -> None:
     """Put into the page what it is for."""
     try:
-        progress, context = JobPanel(state, shared()), Context(state)
-        find = FindDialog(state, TITLES)
+        progress, context, dialogs = JobPanel(state, shared()), Context(state), layout.flow()
+        find = FindDialog(state, TITLES, dialogs)
+        for dialog in (GpuDialog, RunDialog):
+            dialog(state, dialogs)
         views = Navigation(
-            state, GROUPS, APART, FORMER, beside=[context.brief, find.opener], below=[context, progress, find]
+            state, GROUPS, APART, FORMER, beside=[context.brief, find.opener], below=[context, progress, dialogs]
         )
         page.param.update(header=[kernel_bar.KernelBar(state)], main=list(views.layout))
     except Exception as error:  # else the page would stay empty
@@ -200,7 +204,10 @@ def report_callback_error(error: Exception) -> None:
         next_tick(functools.partial(pn.state.notifications.error, said))
 
 
-pn.extension("tabulator", notifications=True, disconnect_notification=LOST, exception_handler=report_callback_error)
+pn.extension(
+    "tabulator", notifications=True, disconnect_notification=LOST, exception_handler=report_callback_error,
+    apply_signatures=False,
+)  # fmt: skip
 try:
     build().servable()
     page_lifetime.rehearse()

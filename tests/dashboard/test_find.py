@@ -1,8 +1,10 @@
 """The palette of kernels, runs, views and actions."""
 
 import pytest
+from tilescope_dashboard.components import layout
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.find import FindDialog
+from tilescope_dashboard.views.gpu import GpuDialog
 from tilescope_dashboard.views.groups import TITLES
 
 from .conftest import PREDICTED, RUN, field
@@ -42,3 +44,11 @@ def test_palette_opens_empty_again(in_runs: None) -> None:
     field(dialog, "name").value = "view:roofline"
     dialog.state.panel = "find"
     assert (field(dialog, "name").value, dialog.open) == (None, True)
+
+
+def test_dialogs_in_one_place_open_one_at_a_time(in_runs: None) -> None:
+    state, place = State(run=RUN, kernel="softmax", panel="find"), layout.flow()
+    find, gpu = FindDialog(state, TITLES, place), GpuDialog(state, place)
+    for panel in ("gpu", "find", "gpu"):
+        state.panel = panel
+        assert (find.open, gpu.open, len(place)) == (panel == "find", panel == "gpu", 2)

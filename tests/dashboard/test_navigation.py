@@ -124,7 +124,7 @@ def test_views_of_one_kernel_are_made_ready(in_runs: None) -> None:
     views = {"Why": (Roofline, Occupancy), "Timeline": (Timeline, Traffic), "Library": (Overview,)}
     state = State(run=RUN, kernel="softmax", view="roofline")
     shown = Navigation(state, views, apart="Library")
-    assert list(shown.made) == ["roofline"]
+    assert list(shown.made) == list(shown.places) == ["roofline"]
     assert shown.prepare()
     # In parts, so that whoever clicks meanwhile waits for one of them: all are made and filled, then they are sent.
     occupancy = shown.made["occupancy"]
@@ -234,6 +234,18 @@ def test_a_tab_that_is_pressed_is_the_view_of_the_address(in_runs: None) -> None
     assert state.view == "occupancy" and hidden == {"roofline"}
     state.view = "roofline"
     assert views.active == 0
+
+
+def test_what_nobody_sees_comes_with_the_second_view(in_runs: None) -> None:
+    state = State(run=RUN, kernel="softmax", view="traffic")
+    shown = Navigation(state, {"Traffic": (Traffic,), "Why": (Roofline, Occupancy)})
+
+    def there() -> tuple[list[str], int]:
+        return list(shown.places), len(shown.__panel__().select(pmui.TabMenu))
+
+    assert there() == (["traffic"], 1)
+    state.view = "roofline"
+    assert there() == (["traffic", "roofline", "occupancy"], 2)
 
 
 #: Whether the roofline was made ready, and is skipped when the page is drawn.

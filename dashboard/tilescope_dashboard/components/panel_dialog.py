@@ -15,15 +15,17 @@ _SX = {"& .MuiDialog-paper": {"margin": "12px", "width": "calc(100% - 24px)", "b
 
 
 class PanelDialog(layout.Part):
-    """Open while the state's ``panel`` is its ``name``. The dialog, with a subclass's parts, is made when it first opens."""
+    """Open while the state's ``panel`` is its ``name``. The dialog, with a subclass's parts, is made when it first opens, and put into
+    ``layout``: a place of its own, or one that dialogs share.
+    """
 
     name_of_panel = title = ""
     size = "sm"
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, place: layout.Column | None = None) -> None:
         super().__init__()
-        # Nothing of it takes room where it stands: a column's button that scrolls would.
-        self.state, self.made, self.layout = state, False, layout.flow()
+        self.state, self.made, self.layout = state, False, layout.flow() if place is None else place
+        self._dialog: pmui.Dialog | None = None
         state.param.watch(lambda _: next_tick(self.follow), "panel")
         state.param.watch(lambda *_: self.made and self.fill(), ["runs", "loaded", "kernel"])
         if state.panel == self.name_of_panel:
@@ -47,14 +49,15 @@ class PanelDialog(layout.Part):
             )  # fmt: skip
             dialog.param.watch(self._closed, "open")
             # It is sent open: a busy browser that still makes the dialog does not hear that it opens.
-            self.layout.objects, self.made = [dialog], True
+            self.layout.objects = [*(other for other in self.layout if other is not self._dialog), dialog]
+            self._dialog, self.made = dialog, True
             self.fill()
-        for dialog in self.layout:
-            dialog.open = opens
+        if self._dialog:
+            self._dialog.open = opens
 
     @property
     def open(self) -> bool:
-        return any(dialog.open for dialog in self.layout)
+        return self._dialog is not None and self._dialog.open
 
     def _closed(self, event: param.parameterized.Event) -> None:
         if not event.new and self.state.panel == self.name_of_panel:

@@ -8,6 +8,7 @@ from typing import Any
 import panel_material_ui as pmui
 import param
 
+from tilescope_dashboard.components import layout
 from tilescope_dashboard.components.choice import Button
 from tilescope_dashboard.components.panel_dialog import PanelDialog
 from tilescope_dashboard.data.units import short
@@ -29,14 +30,14 @@ class FindDialog(PanelDialog):
 
     name_of_panel, title = FIND, "Find a kernel, a run, a view or an action"
 
-    def __init__(self, state: State, views: Mapping[str, str]) -> None:
+    def __init__(self, state: State, views: Mapping[str, str], place: layout.Column | None = None) -> None:
         self._views = views
         self.opener = Button(
             label="Find /", description=f"{self.title} (/)", variant="text", size="small", height=30, margin=(4, 0),
             styles={"flex": "none"},
         )  # fmt: skip
         self.opener.on_click(lambda _: next_tick(lambda: setattr(state, "panel", FIND)))
-        super().__init__(state)
+        super().__init__(state, place)
 
     def make(self) -> list[Any]:
         self.field = pmui.AutocompleteInput(

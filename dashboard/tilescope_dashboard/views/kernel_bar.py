@@ -17,8 +17,6 @@ from tilescope_dashboard.figures.style import distinct
 from tilescope_dashboard.session.scheduling import IdleWork, next_tick
 from tilescope_dashboard.session.state import GPU, MODEL, OF_ALL, PROFILE, RUN, State
 from tilescope_dashboard.topics import baselines
-from tilescope_dashboard.views.gpu import GpuDialog
-from tilescope_dashboard.views.run import RunDialog
 
 #: Pixels of the bar's height, and the width of a page below which its lists unfold under it.
 HEIGHT, _FOLDS = 56, 1264
@@ -70,9 +68,10 @@ class KernelBar(layout.Part):
             *lists, wrap="nowrap", styles={"flex": "1 1 0", "min-width": "0"}, stylesheets=[_LISTS_CSS]
         )
         unfold.on_click(lambda _: self._fold(unfolded="folded" in self.lists.css_classes))
-        parts = (self._kernel, self.lists, unfold, GpuDialog(state), RunDialog(state))
         self.layout = pn.Row(
-            *parts,
+            self._kernel,
+            self.lists,
+            unfold,
             sizing_mode="stretch_width",
             margin=(0, 0, 0, 10),
             styles={"align-items": "center", "min-width": "0"},

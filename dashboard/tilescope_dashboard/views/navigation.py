@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -82,9 +82,9 @@ class Navigation(layout.Part):
         known = {name: getattr(state, name) for name in ("panel", "theme", "narrow")}
         self.page = PageScript(self._asks, align="start", margin=(4, 8), **known)
         self.page.param.watch(lambda event: next_tick(lambda: setattr(state, "narrow", event.new)), "narrow")
-        # The places are there from the start: whenever a row of models is added to, the theme is put on all of them again, and
-        # every table among them lays out the page anew.
-        self.places = {name: layout.column(css_classes=[f"place-{name}"], styles=_AWAY) for name in self._views}
+        self.places: dict[str, layout.Column] = {}
+        self._tabs = layout.column(self._top, stylesheets=[_ROOM])
+        self._every = layout.column(styles={"position": "relative"}, stylesheets=[_RESTS])
         state.param.watch(self._switch, "view")
         state.param.watch(lambda _: next_tick(self._tell_page), ["panel", "theme"])
         self._switch()
@@ -92,10 +92,10 @@ class Navigation(layout.Part):
         state.param.watch(lambda *_: spare.start(), ["loaded", "kernel", "theme", "narrow", "case", "view"])
         pn.state.onload(spare.start)
         line = {"border-bottom": "1px solid var(--mui-palette-divider)"}
-        tabs = layout.column(self._top, self._below, stylesheets=[_ROOM])
-        top = pn.Row(tabs, *beside, self.page, sizing_mode="stretch_width", margin=0, styles=line, stylesheets=[_WRAPS])
-        places = layout.column(*self.places.values(), styles={"position": "relative"}, stylesheets=[_RESTS])
-        self.layout = layout.column(top, *below, places)
+        top = pn.Row(
+            self._tabs, *beside, self.page, sizing_mode="stretch_width", margin=0, styles=line, stylesheets=[_WRAPS]
+        )
+        self.layout = layout.column(top, *below, self._every)
 
     def _switch(self, *_: Any) -> None:
         asked = self.state.view
@@ -134,6 +134,8 @@ class Navigation(layout.Part):
         hidden = {"display": None if len(titles) > 1 else "none"}
         self._below.param.update(items=titles, active=0, styles=hidden)
         self._below.active, self._top.active = self._groups[here].index(name), here
+        if len(titles) > 1:
+            self._add_row()
         self._marking = False
 
     def _furnish(self, name: str) -> None:
@@ -149,13 +151,32 @@ class Navigation(layout.Part):
         return self.made[name]
 
     def _put(self, name: str) -> None:
+        if name not in self.places:
+            self._lay(self._views if self.places else [name])
         if not self.sent(name):
             # The view's parts themselves: a place is a column as well.
             self.places[name].param.update(objects=list(self.made[name].layout), styles=_PUT)
 
+    def _lay(self, names: Iterable[str]) -> None:
+        """Make the places of these views. The first has its own alone; with the second come all others, and the row of a group's views:
+        whenever a row of models is added to, the theme is put on all of them again, and every table among them lays out the page anew.
+        """
+        self.places |= {
+            name: layout.column(css_classes=[f"place-{name}"], styles=_AWAY)
+            for name in names
+            if name not in self.places
+        }
+        self._every.objects = list(self.places.values())
+        if len(self.places) > 1:
+            self._add_row()
+
+    def _add_row(self) -> None:
+        if self._below not in self._tabs:
+            self._tabs.append(self._below)
+
     def sent(self, name: str) -> bool:
         """Whether the view is on the page."""
-        return bool(self.places[name].objects)
+        return name in self.places and bool(self.places[name].objects)
 
     def _likely(self) -> Iterator[str]:
         """Views that may be opened next: the others of this group, and the first of each other group; but no live one, which costs time
