@@ -15,6 +15,7 @@ from tilescope.models import summary
 from tilescope.models import traffic as traffic_model
 from tilescope.table import schema
 from tilescope_dashboard.components.charts import chart
+from tilescope_dashboard.figures import roofline as roofline_figure
 from tilescope_dashboard.figures.autotune import autotune
 from tilescope_dashboard.figures.occupancy import occupancy
 from tilescope_dashboard.figures.overview import overview
@@ -211,11 +212,11 @@ def test_overview_marks_are_hollow_where_predicted() -> None:
 
 def test_exchanged_figure_keeps_no_selection(points: pd.DataFrame) -> None:
     place, roofs = chart(), all_roofs(synthetic.DEVICE)
-    place.exchange(roofline(points, roofs, LIGHT))
+    place.exchange(roofline_figure.content(points, roofs, LIGHT), roofline_figure.drawn)
     shown = place.object
     source(shown).selected.indices = [1]
-    place.exchange(roofline(points.tail(len(points) - 1), roofs, LIGHT))
+    place.exchange(roofline_figure.content(points.tail(len(points) - 1), roofs, LIGHT), roofline_figure.drawn)
     assert place.object is shown
     assert (source(shown).selected.indices, len(source(shown).data["row"])) == ([], len(points) - 1)
-    place.exchange(roofline(points, roofs, DARK))
+    place.exchange(roofline_figure.content(points, roofs, DARK), roofline_figure.drawn)
     assert place.object is not shown

@@ -12,6 +12,7 @@ from bokeh.models import CustomJSTickFormatter, HoverTool
 from bokeh.plotting import figure
 from tilescope.models import timeline as model
 from tilescope.table.case import Case
+from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.figures import timeline as figures
 from tilescope_dashboard.figures.style import LIGHT, colour
 from tilescope_dashboard.views.timeline import Timeline
@@ -72,6 +73,20 @@ def test_timeline_implementation_has_its_colour_and_functions_patterns() -> None
     assert bars["pattern"].nunique() == 10 and set(others["pattern"]) == {" "}
     items = {item.label.value: item.index for item in plot.legend[0].items if item.index is not None}
     assert items == {f"kernel_{place}": place for place in range(10)} | {figures.OTHERS: 10}
+
+
+def test_timeline_figure_takes_other_launches_of_its_parts() -> None:
+    place, frame = chart(), launches(2).assign(function=["long", "short"], duration=[3e-6, 2e-6])
+    place.exchange(figures.content(frame, LIGHT), figures.drawn)
+    shown = place.object
+    swapped = frame.assign(function=["short", "long"], duration=[2e-6, 3e-6], chosen=[True, False])
+    place.exchange(figures.content(swapped, LIGHT), figures.drawn)
+    assert place.object is shown
+    assert rows(shown, "bars")["alpha"].tolist() == [0.92, 0.18]
+    named = {item.label.value: item.index for item in shown.legend[0].items}
+    assert (named["long"], named["short"]) == (1, 0)
+    place.exchange(figures.content(launches(3), LIGHT), figures.drawn)
+    assert place.object is not shown
 
 
 def test_hostile_names_are_text_and_whole() -> None:

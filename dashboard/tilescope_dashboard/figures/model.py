@@ -9,7 +9,7 @@ from bokeh.plotting import figure
 from tilescope.models.ledger import PARTS, Ledger
 
 from tilescope_dashboard.data.units import short, write
-from tilescope_dashboard.figures.roofline import draw_roofs
+from tilescope_dashboard.figures.roofline import draw_roofs, roofs_across
 from tilescope_dashboard.figures.roofs import applying, split, used
 from tilescope_dashboard.figures.style import Key, Theme, blank, empty, hatch, hover, keys, legend, write_on
 
@@ -105,7 +105,7 @@ def step_roofline(kernels: pd.DataFrame, roofs: pd.DataFrame, look: Theme, *, pr
     found = [Key(name, "circle", shade, shade) for name, shade in shades.items()]
     found += [] if counted.all() else [Key("Modelled bytes", "circle", look.muted, _CLEAR)]
     keys(plot, look, found)
-    draw_roofs(plot, standing, look, (left, right), min(up) / 4)
+    draw_roofs(plot, roofs_across(standing, look, (left, right), min(up) / 4), look)
     return plot
 
 

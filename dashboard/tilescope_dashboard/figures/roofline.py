@@ -7,7 +7,7 @@ performance. Solid roofs were measured, dashed ones are the datasheet's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,19 @@ from tilescope.table.units import SYMBOLS
 
 from tilescope_dashboard.data.units import short, write
 from tilescope_dashboard.figures.roofs import LEVELS, Roof, applying, compute_labels, lines, memory_labels, split, used
-from tilescope_dashboard.figures.style import Key, Theme, blank, colour, empty, hover, keys, keys_of, mark, write_on
+from tilescope_dashboard.figures.style import (
+    Content,
+    Key,
+    Theme,
+    blank,
+    colour,
+    empty,
+    hover,
+    keys,
+    keys_of,
+    mark,
+    write_on,
+)
 
 _SIZES = {"hbm": 13, "l2": 10, "l1": 8}
 #: A mark without fill.
@@ -44,22 +56,41 @@ def roofline(points: pd.DataFrame, roofs: pd.DataFrame, look: Theme) -> figure:
     its column ``row`` is the point's row in the frame: of very many points, those hidden under equal ones are left out. On a narrow
     page a roof's label has one value.
     """
+    return drawn(content(points, roofs, look))
+
+
+def content(points: pd.DataFrame, roofs: pd.DataFrame, look: Theme) -> Content:
+    """The data of ``roofline``."""
     applied = applying(roofs, {*points["memory_roof"].unique()} if len(points) else set())
     points = _seen(points)
     placed = points[points["height"].gt(0) & points["intensity"].gt(0)]
     if placed.empty and not applied:
-        return empty(look, "roofline", _NOTHING)
+        return Content((look, "", ()), {}, {})
     standing = used(applied, {*placed["pipe"].dropna().unique()})
-    (left, right), (low, high) = _extent(placed, standing)
-    unit = _unit(points["pipe"].dropna().unique())
+    across, up = _extent(placed, standing)
+    unit, lines = _unit(points["pipe"].dropna().unique()), tuple(_keys(points, look)) if len(points) else ()
+    # A line also without points to join: a figure whose parts stay the same is drawn again sooner (``Chart.exchange``).
+    data = {"joined": _joined(points), "points": _columns(points, unit, look)} if len(points) else {}
+    above = points[points["above_roof"].astype(bool)]
+    if len(above):
+        data["above"] = {name: above[name].to_numpy() for name in ("intensity", "height")}
+    data |= roofs_across(standing, look, across, up[0])
+    return Content((look, unit, lines, *data), data, {"x_range": across, "y_range": up})
+
+
+def drawn(shown: Content) -> figure:
+    """The figure with this ``content``."""
+    look, unit, lines, *_ = shown.parts
+    if not shown.data:
+        return empty(look, "roofline", _NOTHING)
     plot = blank(
         look, "roofline", 460, x="arithmetic intensity, flop/byte", y=f"performance, {SYMBOLS[unit]}", x_unit="decimal",
-        y_unit="decimal", x_axis_type="log", y_axis_type="log", x_range=(left, right), y_range=(low, high),
+        y_unit="decimal", x_axis_type="log", y_axis_type="log", **dict[str, Any](shown.ranges),
     )  # fmt: skip
-    if len(points):
-        _draw_points(plot, points, unit, look)
+    if "points" in shown.data:
+        _draw_points(plot, shown.data, lines, look)
     # Above the points: ten thousand of them would hide the roofs.
-    draw_roofs(plot, standing, look, (left, right), low)
+    draw_roofs(plot, shown.data, look)
     return plot
 
 
@@ -113,37 +144,38 @@ def _joined(points: pd.DataFrame) -> dict[str, np.ndarray]:
     }  # fmt: skip
 
 
-def _draw_points(plot: figure, points: pd.DataFrame, unit: str, look: Theme) -> None:
-    # Also without lines: a figure whose parts stay the same is drawn again sooner (``Chart.exchange``).
+def _draw_points(plot: figure, data: Mapping[str, Mapping[str, Any]], lines: Sequence[Key], look: Theme) -> None:
     dotted = Line(x="x", y="y", line_color=look.muted, line_width=1.2, line_dash="dotted")
-    plot.add_glyph(ColumnDataSource(_joined(points)), dotted, name="joined")
+    plot.add_glyph(ColumnDataSource(data["joined"]), dotted, name="joined")
     plotted = plot.scatter(
         x="intensity", y="height", marker="mark", size="size", fill_color="fill", line_color="colour", line_dash="dash",
         line_width=1.8, fill_alpha=0.9, hover_line_color=look.ink, nonselection_alpha=0.25, nonselection_fill_alpha=0.25,
-        selection_line_color=look.ink, selection_line_width=3, source=ColumnDataSource(_columns(points, unit, look)),
+        selection_line_color=look.ink, selection_line_width=3, source=ColumnDataSource(data["points"]),
         name="points",
     )  # fmt: skip
-    above = points[points["above_roof"].astype(bool)]
-    if len(above):
+    if "above" in data:
         ring = Scatter(x="intensity", y="height", size=24, fill_color=None, line_color=look.warning, line_width=1.6)
-        plot.add_glyph(
-            ColumnDataSource({name: above[name].to_numpy() for name in ("intensity", "height")}), ring, name="above"
-        )
+        plot.add_glyph(ColumnDataSource(data["above"]), ring, name="above")
     tips = [("", "@case"), ("launch", "@function"), ("point", "@said"), ("intensity", "@at"), ("performance", "@reached"),
             ("executed", "@executed"), ("time", "@time")]  # fmt: skip
     hover(plot, plotted, tips)
     plot.add_tools(TapTool(renderers=[plotted]))
-    keys(plot, look, _keys(points, look))
+    keys(plot, look, lines)
 
 
 def _columns(points: pd.DataFrame, unit: str, look: Theme) -> dict[str, Any]:
     """The points' marks, and their texts for the hover."""
+
+    def texts(write_one: Callable[..., str], *names: str) -> list[str]:
+        """The texts of equal values, which are few, are written once."""
+        rows = list(zip(*(points[name] for name in names), strict=True))
+        written = {row: write_one(*row) for row in set(rows)}
+        return [written[row] for row in rows]
+
     impls = list(dict.fromkeys(points["impl"]))
     shades = points["impl"].map({impl: colour(impl, look, impls) for impl in impls})
     shapes = points["impl"].map({impl: mark(impl, impls) for impl in impls})
     sampled, requested = points["kind"].eq("sampled"), points["kind"].eq("requested")
-    cases = zip(points["impl"].map(look.called), points["pass"], points["workload"], strict=True)
-    kinds = zip(points["kind"], points["level"], points["predicted"], strict=True)
     return {
         "intensity": points["intensity"].to_numpy(float), "height": points["height"].to_numpy(), "row": points["row"].to_numpy(),
         # A cross marks sampled points, which are approximate. Its strokes are too short for dashes.
@@ -151,9 +183,12 @@ def _columns(points: pd.DataFrame, unit: str, look: Theme) -> dict[str, Any]:
         "size": points["level"].map(_SIZES).fillna(10).to_numpy(),
         "colour": shades.to_numpy(), "fill": shades.where(points["kind"].eq("moved"), look.ground).to_numpy(),
         "dash": np.where(points["predicted"] & ~sampled, "dashed", "solid"),
-        "case": [short(" · ".join(case), 60) for case in cases],
-        "function": [short(name, 44) if isinstance(name, str) and name else "whole call" for name in points["function"]],
-        "said": [f"{KINDS.get(kind, kind)} through {LEVELS.get(level, level)}{', not timed' if predicted else ''}" for kind, level, predicted in kinds],
+        "case": texts(lambda impl, *of: short(" · ".join([look.called(impl), *of]), 60), "impl", "pass", "workload"),
+        "function": texts(lambda name: short(name, 44) if isinstance(name, str) and name else "whole call", "function"),
+        "said": texts(
+            lambda kind, level, predicted: f"{KINDS.get(kind, kind)} through {LEVELS.get(level, level)}{', not timed' if predicted else ''}",
+            "kind", "level", "predicted",
+        ),
         "at": [write(number, "flop/byte") for number in points["intensity"]],
         "reached": [write(number, unit) for number in points["height"]],
         "executed": [f"{ratio:.2f}× the operations needed" if ratio > 0 else "not counted" for ratio in points["executed_ratio"].astype(float)],
@@ -174,14 +209,20 @@ def _keys(points: pd.DataFrame, look: Theme) -> list[Key]:
     return found
 
 
-def draw_roofs(plot: figure, roofs: Sequence[Roof], look: Theme, across: tuple[float, float], low: float) -> None:
-    """Draws roofs with their labels into a figure of that extent. Labels stay along their roofs when it is zoomed."""
+def roofs_across(
+    roofs: Sequence[Roof], look: Theme, across: tuple[float, float], low: float
+) -> dict[str, dict[str, Any]]:
+    """Roofs with their labels, for ``draw_roofs``, in a figure of that extent."""
     left, right = across
-    named = {
+    return {
         "roofs": lines(roofs, left, right), "memory": memory_labels(roofs, look.narrow, across, low),
         "compute": compute_labels(roofs, look.narrow, right),
     }  # fmt: skip
-    sources = {name: ColumnDataSource(columns) for name, columns in named.items()}
+
+
+def draw_roofs(plot: figure, data: Mapping[str, Mapping[str, Any]], look: Theme) -> None:
+    """Draws the roofs of ``roofs_across``. Labels stay along their roofs when the figure is zoomed."""
+    sources = {name: ColumnDataSource(data[name]) for name in ("roofs", "memory", "compute")}
     strokes = Segment(
         x0="x0", y0="y0", x1="x1", y1="y1", line_color=look.ink, line_width="width", line_dash="dash", line_alpha="alpha",
     )  # fmt: skip

@@ -323,6 +323,17 @@ def empty(look: Theme, name: str, text: str, height: int = 260) -> figure:
     return plot
 
 
+class Content(NamedTuple):
+    """What a figure shows: columns by the name of their renderer, ends of axes by the name of their range, and the row of its mark for
+    each line of the legend. A figure with the same ``parts`` can show it, too.
+    """
+
+    parts: tuple[Any, ...]
+    data: Mapping[str, Mapping[str, Any]]
+    ranges: Mapping[str, tuple[float, float]]
+    rows: Sequence[int | None] = ()
+
+
 def ratio_ticks(low: float, high: float, most: int = 9) -> list[float]:
     """At most ``most`` round ratios between ``low`` and ``high``, 1 included, as finely spaced as fits."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from bokeh.models import ColumnDataSource, LegendItem, PanTool, Range1d, WheelZoomTool
+from bokeh.models import ColumnDataSource, GlyphRenderer, LegendItem, PanTool, Range1d, WheelZoomTool
 from bokeh.plotting import figure
 from tilescope.models.function_names import labels
 
 from tilescope_dashboard.data.units import short, write
-from tilescope_dashboard.figures.style import Theme, blank, colour, distinct, empty, hatch, hover, legend
+from tilescope_dashboard.figures.style import Content, Theme, blank, colour, distinct, empty, hatch, hover, legend
 
 #: Most launches with a bar of their own: requested ones, then the longest. The others share bars.
 MOST = 2_000
@@ -29,7 +30,12 @@ _HOVER = [
     ("gap before it", "@gap_text"),
 ]
 _GAP_HOVER = [("", "@lane"), ("gap of @gap_text before launch @number:", "@function"), ("", "@cause")]
-LATE, IN_TIME, UNKNOWN = "GPU idle: waiting on the CPU", "GPU idle: launch gap", "GPU idle: cause unknown"
+_GAPS = LATE, IN_TIME, UNKNOWN = (
+    "GPU idle: waiting on the CPU",
+    "GPU idle: launch gap",
+    "GPU idle: cause unknown",
+)
+_TOGETHER = "short launches, together"
 
 
 def timeline(launches: pd.DataFrame, look: Theme) -> figure:
@@ -39,21 +45,42 @@ def timeline(launches: pd.DataFrame, look: Theme) -> figure:
     ``chosen``, other launches are pale. Above ``MOST`` launches, those neither chosen nor long share grey bars, which give their
     number, and only the ``MOST`` longest gaps are drawn.
     """
+    return drawn(content(launches, look))
+
+
+def content(launches: pd.DataFrame, look: Theme) -> Content:
+    """The data of ``timeline``."""
     if launches.empty:
-        return empty(look, "timeline", "This run has no start times of this kernel's launches.")
+        return Content((look, (), ()), {}, {})
     launches = launches.assign(chosen=launches.get("chosen", True), end=launches["start"] + launches["duration"])
     impls = list(dict.fromkeys(launches["impl"]))
     lanes = distinct(impls, 14, look.called)
     window = launches["end"].max() or 1e-9
-    plot = along_time(look, "timeline", list(lanes.values()), window, x="time after the first launch began")
     singles, shared = reduced(launches)
-    items = [
-        *_together(plot, shared, lanes, look),
-        *_bars(plot, launches, singles, lanes, look),
-        *_gaps(plot, launches, lanes, look),
-    ]
-    plot.height = 136 + _ROW * len(impls)
-    legend(plot, look, items)
+    bars, groups = _bars(launches, singles, lanes, look)
+    data = {"shared": _together(shared, lanes), "bars": bars, **_gaps(launches, lanes)}
+    data = {name: columns for name, columns in data.items() if len(columns["lane"])}
+    # A line of the legend: its label, its renderer, and the row of its mark.
+    items: list[tuple[str, str, int | None]] = [(_TOGETHER, "shared", None)] if "shared" in data else []
+    items += [(label, "bars", row) for label, row in groups]
+    items += [(name, name, None) for name in data if name in _GAPS]
+    parts = look, tuple(lanes.values()), tuple(item[:2] for item in items), *data
+    return Content(parts, data, {"x_range": (0, window * 1.01)}, [row for *_, row in items])
+
+
+def drawn(shown: Content) -> figure:
+    """The figure with this ``content``."""
+    look, lanes, items, *_ = shown.parts
+    if not shown.data:
+        return empty(look, "timeline", "This run has no start times of this kernel's launches.")
+    window = shown.ranges["x_range"][1] / 1.01
+    plot = along_time(look, "timeline", lanes, window, x="time after the first launch began")
+    renderers = {name: _renderer(plot, name, ColumnDataSource(columns), look) for name, columns in shown.data.items()}
+    plot.height = 136 + _ROW * len(lanes)
+    lines = zip(items, shown.rows, strict=True)
+    legend(
+        plot, look, [LegendItem(label=label, renderers=[renderers[name]], index=row) for (label, name), row in lines]
+    )
     return plot
 
 
@@ -116,26 +143,44 @@ def _longest(values: pd.Series, most: int = MOST) -> pd.Series:
     return own if own.sum() <= most else values > least
 
 
-def _together(plot: figure, shared: pd.DataFrame, lanes: dict[str, str], look: Theme) -> list[LegendItem]:
-    if shared.empty:
-        return []
+def _renderer(plot: figure, name: str, source: ColumnDataSource, look: Theme) -> GlyphRenderer:
+    """Draws the bars of single launches, the shared bars, or gaps of one cause, as thin bars."""
+    common: dict[str, Any] = {"source": source, "name": name}
+    if name == "bars":
+        drawn = plot.hbar(
+            y="lane", left="start", right="end", height=0.56, fill_color="shade", fill_alpha="alpha", line_color="shade",
+            line_alpha="alpha", line_width=1, hatch_pattern="pattern", hatch_color=look.ground, hatch_alpha=0.5,
+            hatch_scale=9, **common,
+        )  # fmt: skip
+        hover(plot, drawn, _HOVER)
+    elif name == "shared":
+        drawn = plot.hbar(
+            y="lane", left="left", right="right", height=0.36, fill_color=look.muted, fill_alpha=0.35, line_color=None,
+            **common,
+        )  # fmt: skip
+        hover(plot, drawn, [("", "@lane"), ("", "@text")])
+    else:
+        shade, dash = look.warning if name == LATE else look.muted, "dotted" if name == UNKNOWN else "solid"
+        drawn = plot.segment("left", "lane", "right", "lane", line_color=shade, line_width=4, line_dash=dash, **common)
+        hover(plot, drawn, _GAP_HOVER)
+    return drawn
+
+
+def _together(shared: pd.DataFrame, lanes: dict[str, str]) -> dict[str, np.ndarray]:
+    """Data of the shared bars."""
     said = [
         f"{count:,} short launches, {write(busy, 'second')} together"
         for count, busy in zip(shared["launches"], shared["busy"], strict=True)
     ]
-    source = ColumnDataSource(shared.assign(lane=shared["impl"].map(lanes), text=said))
-    drawn = plot.hbar(
-        y="lane", left="left", right="right", height=0.36, fill_color=look.muted, fill_alpha=0.35, line_color=None,
-        source=source, name="shared",
-    )  # fmt: skip
-    hover(plot, drawn, [("", "@lane"), ("", "@text")])
-    return [LegendItem(label="short launches, together", renderers=[drawn])]
+    return _arrays({"lane": shared["impl"].map(lanes), "left": shared["left"], "right": shared["right"], "text": said})
 
 
 def _bars(
-    plot: figure, launches: pd.DataFrame, singles: pd.DataFrame, lanes: dict[str, str], look: Theme
-) -> list[LegendItem]:
-    """A bar for each launch, in its implementation's colour; patterns tell an implementation's functions apart."""
+    launches: pd.DataFrame, singles: pd.DataFrame, lanes: dict[str, str], look: Theme
+) -> tuple[dict[str, np.ndarray], list[tuple[str, int]]]:
+    """A bar for each launch, in its implementation's colour; patterns tell an implementation's functions apart. And for each line of
+    the legend its label and the row of its first bar.
+    """
     columns, known, seen = _columns(singles, lanes), labels(launches["function"]), dict.fromkeys(lanes, 0)
     shade, pattern = (np.full(len(singles), usual, object) for usual in (look.muted, " "))
     rest, groups = np.ones(len(singles), bool), []
@@ -144,14 +189,8 @@ def _bars(
         shade[some], pattern[some] = colour(impl, look, lanes), hatch(seen[impl])
         groups.append((short(known[function], 28), some))
         seen[impl], rest = seen[impl] + 1, rest & ~some
-    drawn = plot.hbar(
-        y="lane", left="start", right="end", height=0.56, fill_color="shade", fill_alpha="alpha", line_color="shade",
-        line_alpha="alpha", line_width=1, hatch_pattern="pattern", hatch_color=look.ground, hatch_alpha=0.5,
-        hatch_scale=9, source=ColumnDataSource(columns | {"shade": shade, "pattern": pattern}), name="bars",
-    )  # fmt: skip
-    hover(plot, drawn, _HOVER)
     groups = [(label, some) for label, some in [*groups, (OTHERS, rest)] if some.any()]
-    return [LegendItem(label=label, renderers=[drawn], index=int(some.argmax())) for label, some in groups]
+    return columns | {"shade": shade, "pattern": pattern}, [(label, int(some.argmax())) for label, some in groups]
 
 
 def _columns(rows: pd.DataFrame, lanes: dict[str, str]) -> dict[str, np.ndarray]:
@@ -162,38 +201,29 @@ def _columns(rows: pd.DataFrame, lanes: dict[str, str]) -> dict[str, np.ndarray]
         "function": rows["function"], "start": rows["start"], "end": rows["end"],
         "alpha": rows["chosen"].map({True: 0.92, False: 0.18}),
     }  # fmt: skip
-    return {name: np.asarray(values) for name, values in (found | texts).items()}
+    return _arrays(found | texts)
 
 
-def _gaps(plot: figure, launches: pd.DataFrame, lanes: dict[str, str], look: Theme) -> list[LegendItem]:
-    """Thin bars for gaps: waiting on the CPU, launch gaps, and gaps of unknown cause."""
+def _arrays(columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    return {name: np.asarray(values) for name, values in columns.items()}
+
+
+def _gaps(launches: pd.DataFrame, lanes: dict[str, str]) -> dict[str, dict[str, np.ndarray]]:
+    """Data of the gaps by their cause: waiting on the CPU, launch gaps, and gaps of unknown cause."""
     gaps = launches[launches["gap"] > 0]
     gaps = gaps[_longest(gaps["gap"])]
     waited = gaps["late"] > 0
     known = gaps["late"].notna()
-    items = []
-    for label, some, shade, dash in (
-        (LATE, gaps[waited], look.warning, "solid"),
-        (IN_TIME, gaps[known & ~waited], look.muted, "solid"),
-        (UNKNOWN, gaps[~known], look.muted, "dotted"),
-    ):
-        if some.empty:
-            continue
-        data = pd.DataFrame(
-            {
-                "lane": some["impl"].map(lanes), "number": some["launch"].astype(int) + 1,
-                "function": some["function"], "left": some["start"] - some["gap"], "right": some["start"],
-                "gap_text": [write(v, "second") for v in some["gap"]],
-                "cause": [_cause(gap, late) for gap, late in zip(some["gap"], some["late"], strict=True)],
-            }
-        )  # fmt: skip
-        drawn = plot.segment(
-            "left", "lane", "right", "lane", source=ColumnDataSource(data), line_color=shade, line_width=4,
-            line_dash=dash, name=label,
-        )  # fmt: skip
-        hover(plot, drawn, _GAP_HOVER)
-        items.append(LegendItem(label=label, renderers=[drawn]))
-    return items
+    by_cause = zip(_GAPS, (gaps[waited], gaps[known & ~waited], gaps[~known]), strict=True)
+    return {
+        cause: _arrays({
+            "lane": some["impl"].map(lanes), "number": some["launch"].astype(int) + 1,
+            "function": some["function"], "left": some["start"] - some["gap"], "right": some["start"],
+            "gap_text": [write(v, "second") for v in some["gap"]],
+            "cause": [_cause(gap, late) for gap, late in zip(some["gap"], some["late"], strict=True)],
+        })
+        for cause, some in by_cause
+    }  # fmt: skip
 
 
 def _cause(gap: float, late: float) -> str:

@@ -26,11 +26,11 @@ class Counters(View):
 
     def build(self) -> list[Any]:
         self._launch = Choice("launch", 330, self._draw)
-        self.memory, self.stalls, self.table = chart(), chart(), table(topic.COLUMNS)
+        self.memory, self.stalls, self.table = chart(330), chart(330), table(topic.COLUMNS)
         if self.state.narrow:  # a phone has no room for a value beside a longer name
             self.table.widest["label"] = 240
         self._of: tuple[Any, ...] = ()
-        return [self._launch, side_by_side([self.memory, self.stalls], 330), self.saved(self.table, "counters")]
+        return [self._launch, side_by_side([self.memory, self.stalls]), self.saved(self.table, "counters")]
 
     def update(self) -> None:
         found = self._counted()

@@ -25,12 +25,12 @@ class Occupancy(View):
     def build(self) -> list[Any]:
         targets = list(model.LIMITS)
         self._target = Choice("GPU", 150, self._fill, options=targets, value=targets[0])
-        self._charts = {resource: chart() for resource in TITLES}
+        self._charts = {resource: chart(310) for resource in TITLES}
         self.table = table(topic.COLUMNS)
         self.table.picked = self._pick
         self._of: tuple[Any, ...] = ()
         self.rows = pd.DataFrame()
-        return [self._target, side_by_side(self._charts.values(), 310), self.saved(self.table, "launches")]
+        return [self._target, side_by_side(self._charts.values()), self.saved(self.table, "launches")]
 
     def update(self) -> None:
         # A change of theme keeps the chosen GPU and launch.

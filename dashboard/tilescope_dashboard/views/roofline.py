@@ -17,7 +17,7 @@ from tilescope_dashboard.components.choice import BESIDE_FIELDS, Choice
 from tilescope_dashboard.components.tables import table
 from tilescope_dashboard.data.recordings import Question, rows_of
 from tilescope_dashboard.data.run_cache import kept
-from tilescope_dashboard.figures.roofline import roofline, source
+from tilescope_dashboard.figures.roofline import content, drawn, source
 from tilescope_dashboard.figures.roofs import LEVELS
 from tilescope_dashboard.session.scheduling import AfterPaint, next_tick
 from tilescope_dashboard.topics import roofline as topic
@@ -90,7 +90,7 @@ class Roofline(View):
 
     def _draw(self) -> None:
         shown = self.source
-        self.chart.exchange(roofline(self._points, all_roofs(self.loaded_run.run.device), self.look))
+        self.chart.exchange(content(self._points, all_roofs(self.loaded_run.run.device), self.look), drawn)
         self.source = source(self.chart.object)
         if self.source is not None and self.source is not shown:
             self.source.selected.on_change("indices", self._select_row)

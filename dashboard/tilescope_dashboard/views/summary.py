@@ -35,10 +35,10 @@ class Summary(View):
 
     def build(self) -> list[Any]:
         self.causes = html_text.pane("", cards.CSS)
-        self.light, self.roofline = chart(), chart()
+        self.light, self.roofline = chart(330), chart(330)
         self._causes = ""
         self.state.param.watch(self._changed, "compared")
-        return [side_by_side([self.light, self.roofline], 330), self.causes]
+        return [side_by_side([self.light, self.roofline]), self.causes]
 
     def update(self) -> None:
         state, loaded, case = self.state, self.state.loaded, self.state.standing

@@ -17,7 +17,7 @@ from tilescope_dashboard.components.tables import table
 from tilescope_dashboard.components.trace_links import links
 from tilescope_dashboard.data import frames, run_cache
 from tilescope_dashboard.data.recordings import Question, rows_of
-from tilescope_dashboard.figures.timeline import timeline
+from tilescope_dashboard.figures.timeline import content, drawn
 from tilescope_dashboard.topics import timeline as topic
 from tilescope_dashboard.views.activity_strip import ActivityStrip
 from tilescope_dashboard.views.base import View
@@ -72,7 +72,7 @@ class Timeline(View):
         launches = model.of_repetitions(self._launches, sums)
         chosen = launches["function"].str.contains(self._filter.value or "", case=False, regex=False)
         self.say(topic.sentence(self.look.named(launches), self.look.named(sums)))
-        self.chart.exchange(timeline(launches.assign(chosen=chosen), self.look))
+        self.chart.exchange(content(launches.assign(chosen=chosen), self.look), drawn)
         self.traces.objects = links(self.loaded, launches, self.origin, self.look.called)
         if self.loaded:
             impl = next(iter(launches["impl"]), "")

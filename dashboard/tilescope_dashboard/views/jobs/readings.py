@@ -36,8 +36,8 @@ class Readings(layout.Part):
         self._unwatch: Callable[[], None] | None = None
         #: By GPU, what its figures draw.
         self._sources: dict[Gpu, ColumnDataSource] = {}
-        self.charts = {name: chart() for name in names}
-        self.layout = side_by_side(self.charts.values(), 210, "4px")
+        self.charts = {name: chart(210) for name in names}
+        self.layout = side_by_side(self.charts.values(), "4px")
         self.layout.visible = False
         state.param.watch(lambda _: self.on and self.draw(), "theme")
 
