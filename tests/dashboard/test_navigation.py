@@ -236,7 +236,7 @@ def test_a_tab_that_is_pressed_is_the_view_of_the_address(in_runs: None) -> None
     assert views.active == 0
 
 
-def test_what_nobody_sees_comes_with_the_second_view(in_runs: None) -> None:
+def test_what_nobody_sees_comes_in_idle_time(in_runs: None) -> None:
     state = State(run=RUN, kernel="softmax", view="traffic")
     shown = Navigation(state, {"Traffic": (Traffic,), "Why": (Roofline, Occupancy)})
 
@@ -244,8 +244,9 @@ def test_what_nobody_sees_comes_with_the_second_view(in_runs: None) -> None:
         return list(shown.places), len(shown.__panel__().select(pmui.TabMenu))
 
     assert there() == (["traffic"], 1)
-    state.view = "roofline"
-    assert there() == (["traffic", "roofline", "occupancy"], 2)
+    while shown.prepare():
+        pass
+    assert state.view == "traffic" and there() == (["traffic", "roofline", "occupancy"], 2)
 
 
 #: Whether the roofline was made ready, and is skipped when the page is drawn.
