@@ -8,7 +8,9 @@ from typing import Any
 import pandas as pd
 import pytest
 from tilescope.models import claims as model
-from tilescope.runs.store import Summary
+from tilescope.runs.store import Summary as Listed
+from tilescope.runs.writer import RunWriter
+from tilescope.table.run import Failure
 from tilescope_dashboard.components.tables import link_table
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import home as topic
@@ -16,6 +18,9 @@ from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.history import History
 from tilescope_dashboard.views.home import Home
 from tilescope_dashboard.views.overview import Overview
+from tilescope_dashboard.views.summary import Summary
+
+from tests.profiles import made_up
 
 from . import synthetic
 from .conftest import RUN, field, opened
@@ -37,9 +42,9 @@ def rows(*known: dict[str, Any]) -> pd.DataFrame:
 
 
 RUNS = [
-    Summary("mine", Path("mine"), kernels=("gelu",), measured=True),
-    Summary("guess", Path("guess"), started="2026-01-03T00:00", device="H100", kernels=("only_predicted",)),
-    Summary("rec", Path("rec"), kernels=("softmax", "gelu"), recorded=True, measured=True),
+    Listed("mine", Path("mine"), kernels=("gelu",), measured=True),
+    Listed("guess", Path("guess"), started="2026-01-03T00:00", device="H100", kernels=("only_predicted",)),
+    Listed("rec", Path("rec"), kernels=("softmax", "gelu"), recorded=True, measured=True),
 ]
 FAMILIES = {"gelu": "elementwise", "softmax": "reductions", "matmul": "matrix products"}
 RECORDED = rows(
@@ -70,6 +75,22 @@ def test_home_compares_the_largest_forward_size() -> None:
     assert topic.sentence(unread) == ("4 kernels", "Reading the runs that measured them.")
     # Before the library has told what is in it, nothing is said to be somebody's own.
     assert set(topic.kernels(RECORDED, RUNS, {})["family"]) == {""}
+
+
+def test_a_failed_kernel_says_where_and_leads_there(own_runs: Path) -> None:
+    said = "mine does not compile for sm_90: line 8: arange's range must be a power of 2"
+    broken = Failure("mine/triton/forward/8-fp32", "compiler", f"CompilationFailed: {said}")
+    for at, failures in (("3fa8", ()), ("3fa9", (broken,))):
+        run = f"20261120-221530-{at}"
+        RunWriter(own_runs, made_up.run(run, {"mine": {"file": "", "sha256": ""}}, failures=failures)).finish()
+    state = State(view="home", catalog=[{"name": "softmax", "kernel": "softmax", "family": "reductions"}])
+    shown = Home(state)
+    shown.refresh()
+    row = shown.table.filled.set_index("kernel").loc["mine"]
+    assert row["state"] == said.removeprefix("mine ") and "state" not in shown.table.hidden_columns
+    shown.table.open(shown.table.value.index[list(shown.table.value["kernel"]).index("mine")])
+    summary = opened(Summary, run=state.run, kernel=state.kernel)
+    assert (state.view, state.run) == ("summary", run) and words(summary).startswith("<h2>mine does not compile for sm_90: line 8")
 
 
 def test_a_persons_own_measurement_comes_before_a_recording() -> None:

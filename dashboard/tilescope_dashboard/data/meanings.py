@@ -87,7 +87,7 @@ MEANINGS = {
     "spills": "Bytes of registers that did not fit and went to memory.",
     "start": "The time after the first launch began.",
     "started": "When the run began.",
-    "state": "What failed in the run, or that it is incomplete.",
+    "state": "What failed and where, or why there are no numbers.",
     "temp.": "The temperature of the GPU.",
     "theoretical": "Warps that fit on an SM at once, over the number that it can hold.",
     "occupancy": "Warps that fit on an SM at once, over the number that it can hold.",

@@ -19,7 +19,7 @@ from tilescope_dashboard.topics.sentence import Sentence
 
 #: Columns of ``kernels``' frame, numbers first, as a phone shows three.
 COLUMNS = (
-    KERNEL, Column("of_roof", "of roofline", "ratio"), Column("roof", "roof"), Column("quickest", "vs fastest other", "speedup"),
+    KERNEL, Column("state", "state"), Column("of_roof", "of roofline", "ratio"), Column("roof", "roof"), Column("quickest", "vs fastest other", "speedup"),
     Column("other", "fastest other"), Column("over_eager", "vs unfused", "speedup"), Column("family", "family"),
     Column("claim", "published claim"), Column("judged", "measured"), WORKLOAD, Column("origin", "from"),
 )  # fmt: skip
@@ -36,16 +36,18 @@ _AGAINST = (("more", "better"), ("less", "worse"))
 def kernels(
     rows: pd.DataFrame, runs: Iterable[store.Summary], families: Mapping[str, str],
     own: pd.DataFrame | None = None, unread: Collection[str] = (), *, declared: baseline.Declared | None = None,
+    failed: Mapping[str, tuple[str, str]] | None = None,
 ) -> pd.DataFrame:  # fmt: skip
-    """A row a kernel, the user's own first, by family and name, with its largest forward size. Columns are those of ``rows`` and of ``COLUMNS``.
+    """A row a kernel, the user's own first and of these the newest, with its largest forward size. Columns are those of ``rows`` and of ``COLUMNS``.
 
     ``rows`` are ``tilescope.models.claims.best``'s; those of the user's runs, ``own``, are preferred. ``families`` and ``declared`` are by kernel.
-    A kernel without measurements has a row without numbers. Runs of the kernels ``unread`` are not in ``rows`` yet.
+    A kernel without measurements has a row without numbers, and so has a kernel that ``failed``: its run, and what failed where.
+    Runs of the kernels ``unread`` are not in ``rows`` yet.
     """
     every = list(runs)
     recorded = {run.id for run in every if run.recorded}
     known = [own, rows] if own is not None and len(own) else [rows]
-    named = dict.fromkeys([*families, *(name for run in reversed(every) if not run.error for name in run.kernels)])
+    named = dict.fromkeys([*families, *(name for run in every if not run.error for name in run.kernels)])
     declared = declared or {}
     judged = _judged(rows, declared)
     # Until the catalog is known, no kernel can be called foreign.
@@ -58,10 +60,15 @@ def kernels(
             "family": families.get(name, "") or other_family,
             **judged.get(name, {"judged": ""}),
         }
+        fault_in, fault = (failed or {}).get(name, ("", ""))
+        if fault:
+            found.append({**head, "state": fault, "origin": "", "run": fault_in})
+            continue
         if of_kernel is None:
             run = best_run(every, name)
             origin = READING if name in unread else _predicted(run) if run else "not profiled yet"
-            found.append({**head, "origin": origin, "run": run.id if run else ""})
+            state = "" if origin == READING else origin
+            found.append({**head, "state": state, "origin": origin, "run": run.id if run else ""})
             continue
         row = _largest(of_kernel)
         others = {other: row[f"over_{other}"] for other in model.OVER if row[f"over_{other}"] > 0}
@@ -77,6 +84,7 @@ def kernels(
     order = list(dict.fromkeys([other_family, *families.values()]))
     shown = pd.DataFrame(found, columns=list(dict.fromkeys([*rows.columns, *(column.name for column in COLUMNS)])))
     shown["roof"] = shown["roof"].astype("str").str.removeprefix("measured ").replace("nan", "")
+    shown["state"] = shown["state"].astype("str").replace("nan", "")
     for name in ("quickest", *(f"over_{other}" for other in model.OVER)):
         shown[name] = pd.to_numeric(shown[name])
     return shown.sort_values("family", key=lambda column: column.map(order.index), kind="stable").reset_index(drop=True)
@@ -101,6 +109,12 @@ def _judged(rows: pd.DataFrame, declared: baseline.Declared) -> dict[str, dict[s
             words = words.replace(word, meaning)
         said.setdefault(row["kernel"], {"claim": f"{row['claim']} vs {over}", "judged": words})
     return said
+
+
+def newest(runs: Iterable[store.Summary], library: Collection[str]) -> dict[str, store.Summary]:
+    """The newest run of each of the user's own kernels. Runs come newest first."""
+    own = [(name, run) for run in runs if not run.error and not run.recorded for name in run.kernels]
+    return {name: run for name, run in reversed(own) if name not in library}
 
 
 def _predicted(run: store.Summary) -> str:

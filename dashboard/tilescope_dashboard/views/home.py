@@ -12,15 +12,17 @@ import panel_material_ui as pmui
 import param
 from bokeh.models.widgets.tables import HTMLTemplateFormatter
 from tilescope.models import claims as model
+from tilescope.models import faults
 from tilescope.models.baseline import declarations
 from tilescope.runs import store
+from tilescope.table.case_table import gather
 
 from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.components.choice import standings
 from tilescope_dashboard.components.tables import link_table
 from tilescope_dashboard.data import catalog
 from tilescope_dashboard.data.kernel_cases import case_name
-from tilescope_dashboard.data.run_cache import Written, best_claims, has_claimed, written
+from tilescope_dashboard.data.run_cache import Written, best_claims, has_claimed, open_cached, written
 from tilescope_dashboard.session.scheduling import AfterPaint
 from tilescope_dashboard.session.state import HOME
 from tilescope_dashboard.topics import claims as claims_topic
@@ -52,6 +54,7 @@ class Home(View):
         self._standing = standings()
         self.table = link_table(topic.COLUMNS, self._open, ["kernel"], page_size=15)
         self.table.widths = {**self.table.widths, "quickest": 100}
+        self.table.widest["state"] = 520
         self.table.formatters = {**self.table.formatters, "of_roof": _BAR}
         self._wanted: dict[str, str] = {}
         self._reflecting = False
@@ -89,6 +92,7 @@ class Home(View):
         named = list(dict.fromkeys(filter(None, self.rows["family"])))
         self._family.param.update(options={_ALL: "", **{name: name for name in named}})
         self._reflect()
+        self.table.hide([] if self.rows["state"].any() else ["state"])
         self.say(topic.sentence(self.rows))
         self.stats.object = "" if unread else html_text.stats(topic.stats(self.rows, self._said))
         self._draw()
@@ -146,5 +150,18 @@ def _kernels(
         best_claims(tuple(one for one in read if (one[0] in recorded) == of_recordings))
         for of_recordings in (True, False)
     )
-    names = {kernel: dict(known) for kernel, known in declared}
-    return topic.kernels(rows, runs, dict(families), own, unread, declared=names), model.verdicts(rows)
+    names, known = {kernel: dict(known) for kernel, known in declared}, dict(families)
+    # Until the catalog is known, no kernel can be called the user's own.
+    newest = topic.newest(runs, known) if known else {}
+    failed = {name: (run.id, _failed(run, name)) for name, run in newest.items() if run.failures}
+    return topic.kernels(rows, runs, known, own, unread, declared=names, failed=failed), model.verdicts(rows)
+
+
+def _failed(run: store.Summary, kernel: str) -> str:
+    """What failed of the kernel in the run, and where; empty where nothing did."""
+    try:
+        loaded = open_cached(run.path)
+    except (store.StoreError, OSError):
+        return ""  # a damaged run
+    fault = faults.of_kernel(loaded.run, kernel, gather(loaded.table[loaded.table["kernel"] == kernel]))
+    return fault.title.removeprefix(f"{kernel} ") if fault else ""

@@ -106,6 +106,13 @@ def first(found: Sequence[Fault]) -> Fault | None:
     return min(found, key=lambda fault: order.index(fault.rule), default=None)
 
 
+def of_kernel(run: Run, kernel: str, cases: Iterable[CaseValues] = ()) -> Fault | None:
+    """The first fault of the kernel's cases in the run; of its failures where it has no case. None without one."""
+    known, given = Faults(run.failures), list(cases)
+    found = map(known.of, given) if given else map(of_failure, run.failures_of(kernel))
+    return first([fault for fault in found if fault])
+
+
 def of_failure(failure: Failure) -> Fault:
     """What a failed case's message says, in the words of a finding."""
     return next(_told(readable(failure.case).partition("/")[0], failure))
