@@ -90,7 +90,9 @@ def test_a_failed_kernel_says_where_and_leads_there(own_runs: Path) -> None:
     assert row["state"] == said.removeprefix("mine ") and "state" not in shown.table.hidden_columns
     shown.table.open(shown.table.value.index[list(shown.table.value["kernel"]).index("mine")])
     summary = opened(Summary, run=state.run, kernel=state.kernel)
-    assert (state.view, state.run) == ("summary", run) and words(summary).startswith("<h2>mine does not compile for sm_90: line 8")
+    assert (state.view, state.run) == ("summary", run) and words(summary).startswith(
+        "<h2>mine does not compile for sm_90: line 8"
+    )
 
 
 def test_a_persons_own_measurement_comes_before_a_recording() -> None:

@@ -4,14 +4,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tilescope.captures import SPEC_FILE
 from tilescope.runs import store
+from tilescope.runs.writer import RunWriter
+from tilescope.table.run import Failure
 from tilescope_dashboard.components.html_text import text_of
 from tilescope_dashboard.components.tables import Table
+from tilescope_dashboard.data import this_machine
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views import base
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.context import Context
+from tilescope_dashboard.views.groups import GROUPS
 from tilescope_dashboard.views.kernel_bar import KernelBar
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
@@ -103,6 +108,50 @@ def test_trouble_is_told_once(address: dict[str, str], title: str, text: str, ma
     assert title not in view.head.object and body(view).visible
 
 
+#: What makes what each view of a kernel shows.
+MADE_BY = {
+    "summary": "profile mine --collect compiler,interpreter", "advice": "profile mine --collect compiler,interpreter",
+    "roofline": "profile mine --collect interpreter", "traffic": "profile mine --collect interpreter",
+    "counters": "profile mine --collect ncu</code> on a GPU", "occupancy": "profile mine --collect compiler",
+    "fusing": "profile mine --collect interpreter", "source": "profile mine --collect compiler,interpreter",
+    "autotune": "tune mine", "timeline": "profile mine --collect torch_profiler</code> on a GPU",
+    "inside": "profile mine --collect lanes</code> on a GPU", "sizes": "profile mine --collect events</code> on a GPU",
+    "history": "profile mine --collect events</code> on a GPU", "overview": "profile mine --collect compiler,interpreter",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("view", MADE_BY)
+def test_an_empty_view_says_what_makes_it_or_what_failed(
+    view: str, own_runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = "line 8: arange's range must be a power of 2"
+    broken = Failure("mine/triton/forward/8-fp32", "compiler", f"CompilationFailed: mine does not compile: {why}")
+    for name, failures in (("20261120-221530-3fa8", ()), ("20261120-221530-3fa9", (broken,))):
+        facts = {"mine": {"file": "", "sha256": ""}}
+        RunWriter(own_runs, made_up.run(name, facts, failures=failures)).finish()
+    shown = next(one for group in GROUPS.values() for one in group if one.name_in_address == view)(State(view=view))
+    state, known = shown.state, [{"name": "mine", "kernel": "mine", "implementations": {}}]
+    state.param.update(run="20261120-221530-3fa8", kernel="mine", catalog=known)
+    assert f"<code>tilescope {MADE_BY[view]}" in shown.head.object and why not in shown.head.object
+    # The form makes it as well, for who may start it, of collectors that run here.
+    monkeypatch.setattr(this_machine, "_last", [this_machine.Machine("", {"compiler": None, "interpreter": None})])
+    state.may_launch, shown.fresh = True, False
+    shown.refresh()
+    assert ("ress Profile" in shown.head.object) == ("on a GPU" not in MADE_BY[view])
+    # A kernel that fails is corrected first.
+    state.run = "20261120-221530-3fa9"
+    assert text_of(shown.head.object).startswith(f"mine does not compile: {why}")
+    assert "<code>" not in shown.head.object and "Correct that line" in shown.head.object
+
+
+def test_a_script_is_run_again_for_what_a_kernel_of_it_lacks(own_runs: Path) -> None:
+    facts = {"mine": {"file": f"/gone/mine/{SPEC_FILE}", "sha256": "", "variable": "mine"}}
+    run = RunWriter(own_runs, made_up.run(kernels=facts, title="my own.py")).finish().name
+    shown = Roofline(State(view="roofline"))
+    shown.state.run = run
+    assert "<code>tilescope profile &#x27;my own.py&#x27; --collect interpreter</code>" in shown.head.object
+
+
 def test_nothing_is_shown_where_no_run_has_it(made: list[store.Summary]) -> None:
     state = State(run=RUN, kernel="in_no_run", view="traffic")
     state.runs = made
@@ -110,7 +159,7 @@ def test_nothing_is_shown_where_no_run_has_it(made: list[store.Summary]) -> None
     traffic.refresh()
     assert "From " not in said(traffic) and not body(traffic).visible
     overview.refresh()
-    assert "No run has data on in_no_run" in said(overview)
+    assert "No run has data on in_no_run. Run <code>tilescope profile in_no_run --collect" in said(overview)
 
 
 def test_a_table_comes_once_the_view_is_to_be_complete(monkeypatch: pytest.MonkeyPatch) -> None:

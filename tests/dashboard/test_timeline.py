@@ -172,7 +172,7 @@ def _sentence(folder: Path, end: str, calls: tuple[float, ...]) -> str:
 def test_timeline_without_starts_says_what_to_do(own_runs: Path, no_recordings: None) -> None:
     synthetic.write_run(own_runs, PREDICTED, measured=False)
     shown = opened(Timeline, run=PREDICTED)
-    assert "torch_profiler collector" in words(shown)
+    assert "--collect torch_profiler</code> on a GPU." in words(shown)
     assert not shown.body.visible
     assert not shown.traces.objects
 

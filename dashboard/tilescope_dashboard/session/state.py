@@ -10,6 +10,8 @@ from typing import Any
 
 import pandas as pd
 import param
+from tilescope.captures import SPEC_FILE
+from tilescope.models import faults
 from tilescope.models.baseline import declarations
 from tilescope.runs import store
 from tilescope.table import schema
@@ -19,7 +21,7 @@ from tilescope_dashboard.data import kernel_cases, url_state
 from tilescope_dashboard.data.best_run import best_run, first_shown
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.recordings import Question, Recording, best, having
-from tilescope_dashboard.data.run_cache import cases_of, changed_kernels, open_cached, representative
+from tilescope_dashboard.data.run_cache import cases_of, changed_kernels, findings, open_cached, representative
 from tilescope_dashboard.figures.style import Theme, theme
 from tilescope_dashboard.topics.sentence import Sentence
 
@@ -270,6 +272,17 @@ class State(param.Parameterized):
         return Sentence(f"There is no kernel {url_state.shown(self.kernel)}", f"{meant}Choose a kernel above.")
 
     @property
+    def fault(self) -> Sentence | None:
+        """What is wrong with the shown case, or what failed of a kernel without any case; None where nothing did."""
+        if self.loaded is None:
+            return None
+        if self.standing is None:
+            failed = faults.of_kernel(self.loaded.run, self.kernel)
+            return Sentence(failed.title, failed.text) if failed else None
+        first = next(iter(findings(self.loaded, (self.kernel, *self.standing))), None)
+        return Sentence(first.title, f"{first.explanation} {first.remedy}".strip()) if first and first.fault else None
+
+    @property
     def look(self) -> Theme:
         """Colours of the chosen theme, for figures of the chosen kernel and run."""
         return self.look_of(*self.origin)
@@ -306,11 +319,13 @@ class State(param.Parameterized):
     def command(self, verb: str, *options: str) -> str:
         """``tilescope VERB KERNEL OPTIONS`` for the chosen kernel, quoted for a shell but not for HTML.
 
-        A user's own kernel, which has an absolute path, is named by its file.
+        A user's own kernel, which has an absolute path, is named by its file; one that a script launched, by the script.
         """
         declared = self.loaded.run.kernels.get(self.kernel, {}) if self.loaded else {}
         file = str(declared.get("file", ""))
         own = f"{file}:{declared.get('variable', self.kernel)}" if Path(file).is_absolute() else ""
+        if self.loaded and Path(file).name == SPEC_FILE and self.loaded.run.title.endswith(".py"):
+            own = self.loaded.run.title
         return shlex.join(["tilescope", verb, own or self.kernel or "softmax", *options])
 
     @property

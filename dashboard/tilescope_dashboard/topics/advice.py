@@ -17,7 +17,7 @@ _ORDER = (
 IMPOSSIBLE = "Ignore the other numbers until this is fixed. Fix the cause named below, then measure again."
 #: About a case that is wrong or did not run.
 FAULT = "Correct this first: the other numbers of this size are wrong until then."
-_NOTHING = "This run has no data on {}. Profile it with the compiler collector, or with ncu on a GPU."
+_NOTHING = "This run has no data on {}."
 
 
 def nothing(kernel: str) -> Sentence:

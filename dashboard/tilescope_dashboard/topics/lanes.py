@@ -19,14 +19,8 @@ LINES = (
     Column("time", "time of a warp", "second"), Column("count", "times a warp", "count"),
     Column("critical_before", "critical path, baseline", "ratio"), Column("time_before", "time of a warp, baseline", "second"),
 )  # fmt: skip
-NOTHING = Sentence(
-    "Inside",
-    "This run does not know what the warps of this kernel do. Profile it on a GPU with the lanes collector (--collect lanes).",
-)
-GONE = Sentence(
-    "Inside",
-    "This run keeps no lanes: published runs leave out such large files. Profile the kernel again to get them.",
-)
+NOTHING = Sentence("Inside", "No run knows what the warps of this kernel do.")
+GONE = Sentence("Inside", "This run keeps no lanes: published runs leave out such large files.")
 
 
 #: The columns of ``LINES`` that have the baseline's values.

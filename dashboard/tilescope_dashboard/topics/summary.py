@@ -31,7 +31,7 @@ _COLUMNS = ("part", "share", "said")
 #: Where no run has the shares.
 NOT_COUNTED = "No run on this GPU has hardware counters of this case: profile it there with cupti or ncu."
 _BOUND = {"memory": "memory-bound", "compute": "compute-bound", "latency": "latency-bound"}
-_UNKNOWN = "This run has no data on it: choose another run, or profile it."
+_UNKNOWN = "This run has no data on it."
 
 
 def verdict(

@@ -29,9 +29,7 @@ TOTALS = (
 )  # fmt: skip
 #: The typical repetition: each implementation's median one.
 TYPICAL = -1
-_NOTHING = (
-    "This run has no start times of this kernel's launches. Profile it on a GPU with the torch_profiler collector."
-)
+NOTHING = Sentence("Timeline", "No run has start times of this kernel's launches.")
 
 
 def repetitions(samples: Iterable[int]) -> dict[str, int]:
@@ -54,7 +52,7 @@ def listed(launches: pd.DataFrame) -> pd.DataFrame:
 def sentence(launches: pd.DataFrame, sums: pd.DataFrame) -> Sentence:
     """The headline: the first of ``sums`` (``chosen``), and the cause of its longest gap in ``launches``."""
     if sums.empty:
-        return Sentence("Timeline", _NOTHING)
+        return NOTHING
     first = sums.iloc[0]
     title = f"{first['impl']}: GPU busy {write(first['busy_share'], 'ratio')} of {write(first['window'], 'second')}"
     gaps = launches.loc[(launches["impl"] == first["impl"]) & (launches["gap"] > 0)]

@@ -12,7 +12,6 @@ from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, case_name
 from tilescope_dashboard.data.recordings import ANYTHING
 from tilescope_dashboard.topics import advice as topic
-from tilescope_dashboard.topics import summary
 from tilescope_dashboard.views.base import View
 
 
@@ -20,6 +19,7 @@ class Advice(View):
     """Findings of the chosen case as cards, NVIDIA's separately."""
 
     name_in_address, title, question = "advice", "Advice", ANYTHING
+    collectors = ("compiler", "interpreter")
 
     def build(self) -> list[Any]:
         self._case = Choice("case", 620, self._choose, sizing_mode="stretch_width", max_width=620)
@@ -37,8 +37,7 @@ class Advice(View):
             self.hide_like_bar(self._case, case)
         self.ours.object = self.theirs.object = ""
         if loaded is None or case is None:
-            failed = loaded.run.failures_of(kernel) if loaded else []
-            self.say(summary.verdict(kernel, None, (), failed) if failed else topic.nothing(kernel))
+            self.say_nothing(topic.nothing(kernel))
             return
         table = self.state.table
         sources = set(table.loc[(table[OF_KERNEL] == list(case)).all(axis="columns"), "source"])

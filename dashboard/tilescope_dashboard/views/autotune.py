@@ -35,6 +35,7 @@ class Autotune(View):
     """
 
     name_in_address, title, question = "autotune", "Autotune", recordings.SWEEP
+    collectors = ("race",)
 
     def build(self) -> list[Any]:
         self._sweep, self._colouring = Choice("sweep", 300, self._pick), Choice("colour by", 160, self._draw)
@@ -57,7 +58,7 @@ class Autotune(View):
 
     def _say(self, *_: Any) -> None:
         if self.fresh and not self.shown:
-            self.say_whose()
+            self.update()
 
     def update(self) -> None:
         # A change of theme keeps the choices.
@@ -72,7 +73,7 @@ class Autotune(View):
             self._draw()
         else:
             named = f"No configs of {self.state.kernel} were compared" if self.state.kernel else topic.ABOUT.title
-            self.say(topic.ABOUT._replace(title=named))
+            self.say_nothing(topic.ABOUT._replace(title=named))
 
     def _fill(self) -> None:
         """Offer the sweeps of the run that is shown."""
@@ -179,13 +180,13 @@ def otherwise(state: State, jobs: Iterable[JobState]) -> str:
     """How to get a sweep of the chosen kernel, or that one is under way, as HTML."""
     name = escape(state.kernel or "a kernel")
     if sweeping(jobs, state.kernel):
-        return f"<p>Those of {name} are being profiled: the progress stands above the views.</p>"
+        return f"Those of {name} are being profiled: the progress stands above the views."
     implementations: Mapping[str, Mapping[str, Any]] = state.declared.get("implementations", {})
     if implementations and not any(known.get("configs") for known in implementations.values()):
         own = "In a file of yours <code>@tilescope.autotune(configs, key=[…])</code> declares and times them."
-        return f"<p>{name} declares no configs. {own}</p>"
+        return f"{name} declares no configs. {own}"
     by_form = f"press Profile and tick '{EVERY_CONFIG}', or " if state.may_launch else ""
-    return f"<p>No run has configs of {name}: {by_form}run <code>{escape(state.command('tune'))}</code>.</p>"
+    return f"No run has configs of {name}: {by_form}run <code>{escape(state.command('tune'))}</code>."
 
 
 def sweeping(jobs: Iterable[JobState], kernel: str) -> JobState | None:

@@ -15,12 +15,13 @@ import param
 from tilescope.files.bounded_reading import printable
 from tilescope.models.headline import headline
 from tilescope.runs.store import LoadedRun
+from tilescope.table.sources import KNOWN
 
 from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.components.charts import Chart
 from tilescope_dashboard.components.choice import Choice
 from tilescope_dashboard.components.tables import Table, downloads
-from tilescope_dashboard.data import run_cache
+from tilescope_dashboard.data import run_cache, this_machine
 from tilescope_dashboard.data.exports import stem
 from tilescope_dashboard.data.recordings import Question, Recording
 from tilescope_dashboard.figures.style import Theme
@@ -37,8 +38,8 @@ class View(layout.Part):
 
     ``build`` makes the parts below the title, the ``body``, once. ``update`` says the title (``say``) and fills the parts from the
     state; an error in it is shown in the view. A view with a ``question`` shows the recording that answers it, ``shown``: the open
-    run, else the kernel's best recording. Its caption names the recording; a line below the title says what to do where there is none
-    (``otherwise``). A view that is ``of_other_runs`` also updates when runs are added or removed. A view of one case shows the
+    run, else the kernel's best recording. Its caption names the recording. Where there is nothing to show, a line below the title says
+    what is missing, and which ``collectors`` make it (``say_nothing``). A view that is ``of_other_runs`` also updates when runs are added or removed. A view of one case shows the
     state's (``elsewhere``, ``choose``). The title of a ``live`` view changes too often to be the text alternative of its figures.
     """
 
@@ -47,6 +48,7 @@ class View(layout.Part):
     live = False
     of_other_runs = False
     question: Question | None = None
+    collectors: tuple[str, ...] = ()
 
     def __init__(self, state: State) -> None:
         super().__init__()
@@ -55,8 +57,7 @@ class View(layout.Part):
         #: Tables still to be added to the view, where a browser is to draw its figures first; None once it is ``complete``.
         self._late: list[Callable[[], object]] | None = [] if in_session() else None
         self.shown: Recording | None = None
-        #: The title, and below it what to do where no recording answers the question.
-        self.head, self._title, self._todo = html_text.pane(), "", ""
+        self.head = html_text.pane()
         #: The text of the title, and where the numbers are from.
         self.caption, self.origins = html_text.pane(), list[str]()
         self.body = layout.column(*self.build())
@@ -77,21 +78,43 @@ class View(layout.Part):
         raise TypeError(f"{type(self).__name__} has no update")
 
     def otherwise(self) -> str:
-        """What to do where no recording answers the question, as HTML."""
-        return ""
+        """What makes what the view lacks, as HTML."""
+        state, machine = self.state, this_machine.known()
+        if not state.kernel:
+            return ""
+        missing = [machine.unavailable.get(name, name) for name in self.collectors] if machine else self.collectors
+        declared = any(state.kernel == entry["name"] for entry in state.catalog)
+        of_form = state.may_launch and declared and not any(missing)
+        command = state.command("profile", "--collect", ",".join(self.collectors))
+        where = " on a GPU" if any(KNOWN[name].on_gpu for name in self.collectors) else ""
+        return f"{'Press Profile, or run' if of_form else 'Run'} <code>{escape(command)}</code>{where}."
 
     def say(self, said: Sentence, more: str = "", stats: str = "") -> None:
         """Set the title, with ``stats`` as HTML; and its text, ``more`` as HTML and the origins below the first figure, else below
         the title.
         """
         text = html_text.paragraph(said.text) + more + html_text.whose(*self.origins)
-        self._title = html_text.heading(said.title) + stats + ("" if self.body.visible else text)
-        self.head.object, self.caption.object = self._title + self._todo, text
+        self.head.object = html_text.heading(said.title) + stats + ("" if self.body.visible else text)
+        self.caption.object = text
 
-    def say_nothing(self, said: Sentence) -> None:
-        """Set the title of a view that has nothing to show."""
+    def say_nothing(self, said: Sentence, *, keeps: bool = False) -> None:
+        """Set the title of a view that has nothing to show, what is missing, and what makes it: where the kernel failed, its correction.
+        The body stays where the view ``keeps`` other parts in it.
+        """
+        fault, loaded = self.state.fault, self.state.loaded
         self.body.visible = False
-        self.say(said)
+        if not self.collectors:
+            self.say(said)
+        elif fault and self.state.standing is None:
+            self.say(fault)
+        else:
+            # The kernels of another tool's file are not declared, so no command can profile them.
+            tool = escape(str(loaded.run.settings.get("tool", ""))) if loaded else ""
+            of_file = f"This run is a file of {tool}, which does not have it." if tool else ""
+            todo = "Correct the kernel, then profile it again." if fault else of_file or self.otherwise()
+            self.say(said._replace(text=""), f'<p class="quiet">{escape(said.text)} {todo}</p>')
+        if keeps:
+            self.body.visible, self.caption.object = True, ""
 
     def say_apart(self) -> None:
         """Say that the open run is a model's step, with a link to it where the page has other views."""
@@ -201,7 +224,7 @@ class View(layout.Part):
         of_step = self.state.of_step and self.name_in_address not in (*OF_ALL, WHOLE_RUN, MODEL)
         trouble = None if self.name_in_address in OF_ALL else self.state.trouble
         if trouble or of_step:
-            self._todo, self.origins, self.body.visible = "", [], False
+            self.origins, self.body.visible = [], False
             self.say(trouble) if trouble else self.say_apart()
             return
         self.body.visible = True
@@ -211,18 +234,12 @@ class View(layout.Part):
         self.update()
 
     def say_whose(self) -> None:
-        """Note the shown recording's origin, or say what to do where there is none."""
-        self._todo, self.origins = "", []
+        """Note the shown recording's origin."""
+        self.origins = []
         if self.shown:
             # For the open run, the line beside the tabs has the remark on changed code.
             borrowed = self.shown.loaded is not self.state.loaded
             self.origins = [self.shown.origin_of(self.state.kernel) if borrowed else self.shown.origin]
-        else:
-            tool = str(self.state.loaded.run.settings.get("tool", "")) if self.state.loaded else ""
-            # The kernels of another tool's file are not declared, so no command can profile them.
-            of_file = f"<p>This run is a file of {escape(tool)}, which does not have it.</p>"
-            self._todo = of_file if tool else self.otherwise()
-        self.head.object = self._title + self._todo
 
     def read_claims(self, folders: Sequence[Path], show: Callable[[Sequence[Path]], object]) -> None:
         """Read the claims of the runs that are not cached, beside the sessions, then ``show`` all; unless others are requested meanwhile."""

@@ -6,7 +6,6 @@ from itertools import chain
 
 import param
 from tilescope.models import faults
-from tilescope.models.advice import Finding
 from tilescope.models.faults import plain
 from tilescope.runs import journal
 from tilescope.runs.store import LoadedRun
@@ -14,7 +13,6 @@ from tilescope.table.case import Case, readable
 from tilescope.table.units import several
 
 from tilescope_dashboard.components import html_text, layout
-from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.best_run import no_gpu
 from tilescope_dashboard.data.run_cache import changed_sizes
 from tilescope_dashboard.session.state import OF_ALL, TELL_FAULTS, WHOLE_RUN, State
@@ -64,24 +62,15 @@ class Context(layout.Part):
             cure = f" 'tilescope resume {loaded.run.id}' goes on with it." if journal.kept(loaded.folder) else ""
             what = f"it was cancelled or its worker died.{cure}"
             said.append(html_text.notice("warning", "This run is not complete:", what))
-        if state.view not in TELL_FAULTS and (wrong := self._fault(loaded)):
-            said.append(
-                html_text.notice(
-                    "warning", f"{wrong.title.rstrip('.')}:", "ignore the other numbers until this is fixed"
-                )
-            )
+        if state.view not in TELL_FAULTS and state.standing and (wrong := state.fault):
+            title = f"{wrong.title.rstrip('.')}:"
+            said.append(html_text.notice("warning", title, "ignore the other numbers until this is fixed"))
         return said
-
-    def _fault(self, loaded: LoadedRun) -> Finding | None:
-        """What is wrong with the case that the page shows."""
-        case = self.state.standing
-        found = run_cache.findings(loaded, (self.state.kernel, *case)) if case else ()
-        return found[0] if found and found[0].fault else None
 
     def _missing(self, loaded: LoadedRun) -> dict[str, list[str]]:
         """Results that the run lacks: what failed of the kernel, apart from the fault of the shown case, and what was left out."""
         kernel, case = self.state.kernel, self.state.standing
-        told = Case(kernel, *case).id if case and self._fault(loaded) else "" if case else _titled(loaded, kernel)
+        told = Case(kernel, *case).id if case and self.state.fault else "" if case else _titled(loaded, kernel)
         failed = [
             f"{one.collector} · {readable(one.case)}: {plain(one.message)}"
             if one.case

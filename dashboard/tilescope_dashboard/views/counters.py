@@ -23,6 +23,7 @@ class Counters(View):
     """
 
     name_in_address, title, question = "counters", "Memory and stalls", recordings.COUNTERS
+    collectors = ("ncu",)
 
     def build(self) -> list[Any]:
         self._launch = Choice("launch", 330, self._draw)

@@ -61,6 +61,7 @@ class Fusing(View):
     """The gain of the next operation in the kernel, and a form that predicts the gain for a chain."""
 
     name_in_address, title, question = "fusing", "Fusing", ANYTHING
+    collectors = ("interpreter",)
 
     def build(self) -> list[Any]:
         self._form = FusionForm()
@@ -69,7 +70,8 @@ class Fusing(View):
     def update(self) -> None:
         loaded, case, kernel = self.state.loaded, self.state.standing, self.state.kernel
         if loaded is None or case is None:
-            self.say(topic.sentence(kernel, None, None, _unfused(None, kernel, case)))
+            said = topic.sentence(kernel, None, None, _unfused(None, kernel, case))
+            self.say_nothing(said, keeps=True)
             return
         self._form.about(kernel, case.workload)
         values = summary.values(loaded, kernel, case)

@@ -20,6 +20,7 @@ class History(View):
 
     name_in_address, title = "history", "History"
     of_other_runs = True
+    collectors = ("events",)
 
     def build(self) -> list[Any]:
         self.chart, self.table = chart(), link_table(topic.COLUMNS, self._open, ["run_id", "impl", "config"])
@@ -31,12 +32,13 @@ class History(View):
         state, case = self.state, self.state.standing
         gpu = state.device.name if state.device else ""
         rows = topic.history(measurements.of_kernel(tuple(state.runs), state.kernel, gpu), case)
-        self.body.visible = len(rows) > 0
         look = state.look_of(state.kernel, gpu)
         named = case and case._replace(impl=look.called(case.impl))
-        link = html_text.link("Open Compare", view="compare", run=state.run, kernel=state.kernel)
         said = topic.sentence(state.kernel, look.named(rows), named, gpu)
-        self.say(said, link if rows.empty and state.kernel and state.bar else "")
+        if rows.empty:
+            self.say_nothing(said)
+            return
+        self.say(said)
         # Only the chosen implementation and the baseline's: beside one ten times slower, noise would not be visible.
         shown = {case.impl if case else "", *(token.partition(":")[2] for token in state.compared)}
         self.chart.object = history(rows[rows["impl"].isin(shown)], look)

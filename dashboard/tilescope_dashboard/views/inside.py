@@ -37,6 +37,7 @@ class Inside(View):
     """The lanes of one sampled program of a launch, of the case nearest to the state's; those of the baseline's first program below."""
 
     name_in_address, title, question = "inside", "Inside", Question(rows_of(topic.NEEDED))
+    collectors = ("lanes",)
 
     def build(self) -> list[Any]:
         self.chart, self.other, self.traces = chart(), chart(), layout.column()

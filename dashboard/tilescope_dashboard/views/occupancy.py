@@ -21,6 +21,7 @@ class Occupancy(View):
     """Three curves for the launch chosen in the table below them."""
 
     name_in_address, title, question = "occupancy", "Occupancy", Question(rows_of(topic.NEEDED))
+    collectors = ("compiler",)
 
     def build(self) -> list[Any]:
         targets = list(model.LIMITS)

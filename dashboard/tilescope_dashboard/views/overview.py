@@ -19,13 +19,12 @@ from tilescope_dashboard.figures.style import Theme
 from tilescope_dashboard.topics import overview as topic
 from tilescope_dashboard.views.base import View
 
-_NOWHERE = "<p>No run has data on {}: profile it.</p>"
-
 
 class Overview(View):
     """A figure and a table of the run's cases, then the runs."""
 
     name_in_address, title, question = "overview", "Overview", ANYTHING
+    collectors = ("compiler", "interpreter")
 
     def build(self) -> list[Any]:
         self.chart = chart()
@@ -44,13 +43,10 @@ class Overview(View):
         several = self.loaded is not None and len(self.loaded.run.kernels) > 1
         return replace(super().look, declared=()) if several else super().look
 
-    def otherwise(self) -> str:
-        return _NOWHERE.format(escape(self.state.kernel)) if self.state.kernel else ""
-
     def update(self) -> None:
         loaded, of_step = self.state.loaded, self.state.of_step
-        self.chart.visible = self.cases.visible = not of_step
         cases = pd.DataFrame() if loaded is None or of_step else run_cache.summaries(loaded)
+        self.chart.visible = self.cases.visible = len(cases) > 0
         anew, self._cases = cases is not self._cases or cases.empty, cases
         if anew:
             self.table.fill(cases)
@@ -59,7 +55,13 @@ class Overview(View):
         if of_step:
             self.say_apart()
             return
-        self.say(topic.of_run(cases))
+        if cases.empty:
+            self.say_nothing(topic.of_run(cases)._replace(text=topic.NOTHING), keeps=True)
+            return
+        nowhere = (
+            f"<p>No run has data on {escape(self.state.kernel)}. {self.otherwise()}</p>" if self.state.kernel else ""
+        )
+        self.say(topic.of_run(cases), "" if self.shown else nowhere)
         if anew or self._look != self.look:
             self._look = self.look
             self.chart.object = overview(cases, self.look)

@@ -31,6 +31,7 @@ class Roofline(View):
     """The figure, its selectors, and a table with a row for each point."""
 
     name_in_address, title, question = "roofline", "Roofline", Question(rows_of(topic.NEEDED))
+    collectors = ("interpreter",)
 
     def build(self) -> list[Any]:
         self._columns = {"workload": Choice("workload", 210, self._pick), "pass": Choice("pass", 130, self._pick)}

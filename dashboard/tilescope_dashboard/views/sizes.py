@@ -19,6 +19,7 @@ class Sizes(View):
 
     name_in_address, title = "sizes", "Sizes"
     of_other_runs = True
+    collectors = ("events",)
 
     def build(self) -> list[Any]:
         self.chart, self.table = chart(), table(topic.columns(topic.WIDEST))
@@ -32,7 +33,10 @@ class Sizes(View):
         direction = case.direction if case else "forward"
         rate = topic.rate(every[every["pass"].eq(direction)])
         rows = self._rows = topic.sizes(every, direction, rate)
-        self.body.visible, self.origins = len(rows) > 0, [*dict.fromkeys(rows["origin"])]
+        self.origins = [*dict.fromkeys(rows["origin"])]
+        if rows.empty:
+            self.say_nothing(topic.NOTHING)
+            return
         look = state.look_of(state.kernel, gpu)
         self.say(topic.sentence(look.named(rows), rate))
         chosen = rows.loc[rows["workload"].eq(case.workload), "size"] if case else pd.Series(dtype=float)

@@ -35,6 +35,7 @@ class Source(View):
     """
 
     name_in_address, title, question = "source", "Source", recordings.LINES
+    collectors = ("compiler", "interpreter")
 
     def build(self) -> list[Any]:
         # Each selector narrows the next.
@@ -54,12 +55,8 @@ class Source(View):
         return [choices, self.no_text, self.code, self.caption, self.tiles, self.saved(self.table, "lines")]
 
     def otherwise(self) -> str:
-        anywhere = self.state.command("profile", "--collect", "compiler,interpreter")
         on_gpu = self.state.command("profile", "--collect", "compiler,interpreter,ncu_source")
-        return (
-            f"<p>They come with the compiler and the interpreter, which need no GPU: <code>{escape(anywhere)}</code>. On a GPU "
-            f"ncu_source adds the stalls of each line: <code>{escape(on_gpu)}</code>.</p>"
-        )
+        return f"{super().otherwise()} On a GPU ncu_source adds the stalls of each line: <code>{escape(on_gpu)}</code>."
 
     def update(self) -> None:
         if self.shown is None:

@@ -31,6 +31,7 @@ class Summary(View):
     """The verdict, numbers, bars, a small roofline and the first causes. Bars from another recording name it."""
 
     name_in_address, title, question = "summary", "Summary", recordings.ANYTHING
+    collectors = ("compiler", "interpreter")
     of_other_runs = True
 
     def build(self) -> list[Any]:
@@ -43,15 +44,15 @@ class Summary(View):
     def update(self) -> None:
         state, loaded, case = self.state, self.state.loaded, self.state.standing
         if loaded is None or case is None:
-            failed = loaded.run.failures_of(state.kernel) if loaded else []
-            self.say_nothing(topic.verdict(state.kernel, None, (), failed))
+            self.say_nothing(topic.verdict(state.kernel, None, ()))
             return
         kernel, compared = state.kernel, tuple(state.compared)
         row = run_cache.kept(loaded, ("row", kernel, case), lambda: _row(loaded, kernel, case))
         row = row and {**row, "impl": self.look.called(row["impl"])}
         found = run_cache.findings(loaded, (kernel, *case))
         if found and found[0].fault:
-            self.say_nothing(topic.verdict(kernel, row, found))
+            self.body.visible = False
+            self.say(topic.verdict(kernel, row, found))
             return
         usual = tuple(baselines.usual(loaded, kernel, state.runs))
         against, said = run_cache.kept_against(

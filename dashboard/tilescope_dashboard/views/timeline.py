@@ -27,6 +27,7 @@ class Timeline(View):
     """One repetition of each implementation on a problem, drawn from the moment its first launch began."""
 
     name_in_address, title, question = "timeline", "Timeline", Question(rows_of(topic.NEEDED))
+    collectors = ("torch_profiler",)
 
     def build(self) -> list[Any]:
         self._of: pd.DataFrame | None = None
@@ -49,7 +50,9 @@ class Timeline(View):
         options = frames.problems(self._sums)
         first = frames.first_problem(rows, options.values(), self.state.chosen)
         self._problem.offer(options, first if anew else self._problem.value, anew=anew)
-        self.body.visible = bool(options)
+        if not options:
+            self.say_nothing(topic.NOTHING)
+            return
         self._draw()
 
     def _timed(self, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

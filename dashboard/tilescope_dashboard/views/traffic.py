@@ -23,6 +23,7 @@ class Traffic(View):
     """Bars, speedups and their tables for one workload and pass."""
 
     name_in_address, title, question = "traffic", "HBM traffic", Question(rows_of(topic.NEEDED))
+    collectors = ("interpreter",)
 
     def build(self) -> list[Any]:
         self.bars, self.gains = chart(), chart()
