@@ -173,3 +173,6 @@ def test_fusion_form_asks_about_the_kernel_once_a_case() -> None:
     field(form, "chain").value = "softmax,relu"
     form.about("softmax", "64x1024-fp32")
     assert field(form, "chain").value == "softmax,relu"
+    # Another kernel's chain is none of the one before.
+    form.about("matmul", "64x64x64-fp32")
+    assert (field(form, "chain").value, field(form, "shape").value) == ("add,relu,mul", "16384x4096-bf16")

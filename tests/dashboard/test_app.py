@@ -27,6 +27,9 @@ MASKS = """() => allElements(".tabulator-tableholder").filter(element => element
   [element.scrollWidth > element.clientWidth, getComputedStyle(element).maskImage !== "none"])"""
 #: The names of the memory's roofs: one value each on a phone.
 ROOFS = """() => seenFigures()[0].model.renderers.find(one => one.name === "memory").data_source.data.text.join()"""
+#: Tops and heights of the fields of the open view.
+FIELDS = """() => [...new Set(allElements(".MuiOutlinedInput-root").filter(one => one.checkVisibility({visibilityProperty: true}))
+  .map(one => one.getBoundingClientRect()).filter(({top}) => top > 56).map(({top, height}) => `${top} ${height}`))]"""
 TO_THE_END = """() => { for (const element of allElements(".tabulator-tableholder")) element.scrollLeft = element.scrollWidth }"""
 
 
@@ -80,6 +83,10 @@ def test_page_opens_on_numbers_and_views(visit: Any) -> None:
         page.wait_for_url(f"**view={name}**")
         page.locator(".bk-Figure canvas:visible").first.wait_for()
         page.locator('[class*="place-"]:visible .tabulator-row:visible').first.wait_for()
+    # Fields in a row stand in one line.
+    look_at(page, "Fusing")
+    page.get_by_role("textbox", name="chain").wait_for()
+    assert len(page.evaluate(FIELDS)) == 1
 
 
 def test_phone_roofline_and_wide_table(visit: Any, built: Any) -> None:

@@ -316,4 +316,8 @@ def test_command_opens_page_that_follows_saves(watched: Process, tmp_path: Path,
     page.get_by_role("button", name="v1").press("Enter")
     page.get_by_role("heading", name="v1: ").wait_for()
     assert "version=1" in page.url
+    page.set_viewport_size({"width": 390, "height": 844})
+    for name in ("Open its run", "Copy link"):
+        box = page.get_by_role("button", name=name).bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= 390, name
     page.close()

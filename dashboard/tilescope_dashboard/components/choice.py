@@ -14,6 +14,10 @@ from tilescope_dashboard.topics.claims import STANDINGS
 CHOOSE = "choose one"
 
 
+#: A list is as high as a text field beside it.
+FIELD = {"& .MuiInputBase-root": {"height": 40}}
+
+
 @no_instance_params  # else each has copies of its forty parameters
 class Button(pmui.Button):
     """A button that stands on every page."""
@@ -28,7 +32,7 @@ class Choice(pmui.Select):
 
     def __init__(self, label: str, width: int, chosen: Callable[[], object], **settings: Any) -> None:
         wide = {} if "sizing_mode" in settings else {"width": width}
-        super().__init__(**{"label": label, "options": {}, "size": "small", **wide, **settings})
+        super().__init__(**{"label": label, "options": {}, "size": "small", "sx": FIELD, **wide, **settings})
         self._chosen, self._offering, self._picked = chosen, False, False
         self.param.watch(lambda _: self._pick(), "value")
 
@@ -52,10 +56,10 @@ class Choice(pmui.Select):
             self._chosen()
 
 
-#: As high as the field beside them; the group's label is as small as a field's.
+#: As high as the field beside them; the group's label is as small as a field's, and above the row as well.
 BESIDE_FIELDS = (
     ".MuiToggleButton-root { white-space: nowrap; height: 40px; } "
-    "#toggle-buttons-group-label { font-size: 12px; line-height: 1; margin-bottom: 3px; }"
+    "#toggle-buttons-group-label { font-size: 12px; line-height: 1; position: absolute; bottom: 100%; padding-bottom: 2px; }"
 )
 
 
@@ -63,5 +67,5 @@ def standings() -> pmui.RadioButtonGroup:
     """Filter by how a kernel compares with the fastest other implementation; empty for any."""
     return pmui.RadioButtonGroup(
         label="vs the fastest other", options={"all": "", **{word: word for word in STANDINGS}}, value="", size="small",
-        width=290, margin=(0, 10), stylesheets=[BESIDE_FIELDS],
+        width=290, margin=(10, 10), stylesheets=[BESIDE_FIELDS],
     )  # fmt: skip

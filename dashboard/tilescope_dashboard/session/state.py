@@ -107,8 +107,13 @@ class State(param.Parameterized):
 
     def _keep_panel(self, event: param.parameterized.Event) -> None:
         if event.new and event.new not in PANELS:
-            self.ignored = "; ".join(filter(None, [self.ignored, f"nothing that opens: {url_state.shown(event.new)}"]))
+            self.ignore(f"nothing that opens: {url_state.shown(event.new)}")
             self.panel = ""
+
+    def ignore(self, said: str) -> None:
+        """Note what was ignored of the address, once: the browser sends a name a second time as the page opens."""
+        if said not in self.ignored:
+            self.ignored = "; ".join(filter(None, [self.ignored, said]))
 
     def _follow_choice(self, *events: param.parameterized.Event) -> None:
         names = {event.name for event in events}

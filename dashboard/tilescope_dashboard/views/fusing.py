@@ -43,10 +43,12 @@ class FusionForm(layout.Part):
         self._ask()
 
     def about(self, kernel: str, workload: str) -> None:
-        """Ask about a chain that ends with the kernel, where it is a known operation, at its size."""
-        if kernel in fusion.OPERATIONS and self._offered != (kernel, workload):
-            self._offered = kernel, workload
-            self._chain.value, self._shape.value = f"scale,{kernel}", workload
+        """Ask about a chain that ends with the kernel, where it is a known operation, at its size; else about the usual chain."""
+        known = kernel in fusion.OPERATIONS
+        offered = (kernel, workload if known else "")
+        if self._offered != offered:
+            self._offered = offered
+            self._chain.value, self._shape.value = (f"scale,{kernel}", workload) if known else (_CHAIN, _SHAPE)
 
     def _ask(self) -> None:
         try:
@@ -69,11 +71,11 @@ class Fusing(View):
 
     def update(self) -> None:
         loaded, case, kernel = self.state.loaded, self.state.standing, self.state.kernel
+        self._form.about(kernel, case.workload if case else "")
         if loaded is None or case is None:
             said = topic.sentence(kernel, None, None, _unfused(None, kernel, case))
             self.say_nothing(said, keeps=True)
             return
-        self._form.about(kernel, case.workload)
         values = summary.values(loaded, kernel, case)
         self.say(topic.sentence(kernel, values, loaded.run.device, _unfused(loaded, kernel, case)))
 

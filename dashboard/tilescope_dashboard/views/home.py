@@ -18,7 +18,7 @@ from tilescope.runs import store
 from tilescope.table.case_table import gather
 
 from tilescope_dashboard.components import html_text, layout
-from tilescope_dashboard.components.choice import standings
+from tilescope_dashboard.components.choice import FIELD, standings
 from tilescope_dashboard.components.tables import link_table
 from tilescope_dashboard.data import catalog
 from tilescope_dashboard.data.kernel_cases import case_name
@@ -50,7 +50,7 @@ class Home(View):
         # Side by side on a phone.
         beside: dict[str, Any] = {"size": "small", "width": 166, "margin": (10, 8)}
         self._text = pmui.TextInput(label="kernel contains", **beside)
-        self._family = pmui.Select(label="family", options={_ALL: ""}, value="", **beside)
+        self._family = pmui.Select(label="family", options={_ALL: ""}, value="", sx=FIELD, **beside)
         self._standing = standings()
         self.table = link_table(topic.COLUMNS, self._open, ["kernel"], page_size=15)
         self.table.widths = {**self.table.widths, "quickest": 100}

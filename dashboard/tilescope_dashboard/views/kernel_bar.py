@@ -36,7 +36,7 @@ def _wider(width: int) -> str:
     return f"@media (min-width: 1400px) {{ :host, .MuiFormControl-root {{ width: {width}px !important; }} }}"
 
 
-_AT: dict[str, Any] = {"margin": (8, 4), "sx": {"& .MuiSelect-select": {"fontSize": 14}}}
+_AT: dict[str, Any] = {"margin": (8, 4), "sx": {"& .MuiInputBase-root": {"height": 38}}}
 
 
 class KernelBar(layout.Part):
@@ -128,7 +128,7 @@ class KernelBar(layout.Part):
         labels = {_label(run, *made_by.get(run.id, [])): run.id for run in state.runs if not run.error}
         if state.run not in labels.values():
             # Without a matching option the widget would choose another run itself.
-            labels = {f"{short(state.run, 40)} · cannot be shown" if state.run else ABSENT: state.run, **labels}
+            labels = {short(state.run, 40) or ABSENT: state.run, **labels}
         self._run.offer(labels, state.run, anew=True)
 
     def _seek_others(self) -> None:

@@ -108,9 +108,7 @@ class Navigation(layout.Part):
         name = self._called.get(asked.casefold(), self._near[0][0])
         if asked and asked.casefold() not in self._called:
             said = f"not a view: {url_state.shown(asked)}, so this is {self._views[name].title}"
-            # The browser sends the name a second time as the page opens.
-            if said not in self.state.ignored:
-                self.state.ignored = "; ".join(filter(None, [self.state.ignored, said]))
+            self.state.ignore(said)
         self.state.view = name
         if name != self._tab:
             self._mark_tab(name)

@@ -39,9 +39,6 @@ _BUTTON = {
 _STRIP_CSS = """:host { flex: 1 1 320px; min-width: 0; overflow-x: auto; scrollbar-width: thin; }
 #toggle-buttons-group-label { display: none; }"""
 
-#: On a phone the actions scroll sideways.
-_ACTIONS_CSS = ":host { flex: 0 1 auto; min-width: 0; max-width: 100%; overflow: auto hidden; scrollbar-width: none; }"
-
 #: Most files that are listed below the field, which offers all. Their rows are as wide as the field.
 _OFFERED = 6
 _FILES = {"& .MuiListItemButton-root": {"borderBottom": "1px solid", "borderColor": "divider", "padding": "2px 12px"},
@@ -98,8 +95,8 @@ class Watch(View):
             self._field, self._refused, self._folder, self._files, styles={"flex": "0 1 400px"}
         )
         parts = (self._launch, self._other, self._name, self._pin, self._delete, self._open, self._stop, self._link)
-        beside = {"align-items": "center", "padding-top": "6px"}
-        actions = layout.flow(*parts, wrap="nowrap", styles=beside, stylesheets=[_ACTIONS_CSS], sizing_mode=None)
+        beside = {"align-items": "center", "padding-top": "6px", "max-width": "100%"}
+        actions = layout.flow(*parts, styles=beside, sizing_mode=None)
         self.strip = layout.flow(self._version, actions, styles={"align-items": "center"})
         self.values, self.panels = html_text.pane("", version_panels.CSS), html_text.pane("", version_panels.CSS)
         self.shown_versions = layout.column(
