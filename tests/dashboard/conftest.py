@@ -342,7 +342,7 @@ def _built() -> Callable[[Any, str], None]:
 
 #: Groups of several views.
 GROUPS = {
-    "Why": ("Advice", "Roofline", "HBM traffic", "Memory and stalls", "Occupancy"),
+    "Why": ("Advice", "Roofline", "HBM traffic", "Memory and stalls", "Occupancy", "Fusing"),
     "Library": ("Kernels", "Claims", "Overview", "Model"),
     "Time": ("Timeline", "Inside"),
 }

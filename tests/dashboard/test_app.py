@@ -64,10 +64,12 @@ def test_page_opens_on_numbers_and_views(visit: Any) -> None:
     assert page.locator("h2", has_text="cases in this run").count() == 1
     # The damaged run is listed with what is wrong with it, not hidden and not fatal.
     page.get_by_text("cannot be read").first.wait_for()
-    page.get_by_role("link", name="What the columns mean").first.click()
+    page.get_by_role("link", name="What the columns of cases mean").click()
     page.locator("dt:focus", has_text="kernel").wait_for()
     page.keyboard.press("Escape")
     assert page.get_by_role("alert").filter(has_text="server").count() == 0
+    for called in ("cases", "runs"):
+        page.get_by_role("grid", name=f"{called}: ").wait_for()
     # Every view shows its chart and its table, and is in the address.
     said = {
         "Roofline": "roof at",
@@ -87,6 +89,8 @@ def test_page_opens_on_numbers_and_views(visit: Any) -> None:
     look_at(page, "Fusing")
     page.get_by_role("textbox", name="chain").wait_for()
     assert len(page.evaluate(FIELDS)) == 1
+    # Nobody hears a drawer that is closed.
+    assert page.get_by_role("heading", name="Profile", exact=True).count() == 0
 
 
 def test_phone_roofline_and_wide_table(visit: Any, built: Any) -> None:

@@ -15,7 +15,7 @@ CHOOSE = "choose one"
 
 
 #: A list is as high as a text field beside it.
-FIELD = {"& .MuiInputBase-root": {"height": 40}}
+FIELD = {"height": 40}
 
 
 @no_instance_params  # else each has copies of its forty parameters

@@ -281,8 +281,9 @@ def downloads(widget: Table, name: Callable[[], str]) -> pn.Column:
     what = "this table" if widget.called == Table.called else f"the table of {widget.called}"
     links = [saving("CSV", "csv", exports.as_csv), saving("Parquet", "parquet", exports.as_parquet)]
     first = next((title for title in widget.titles.values() if meaning(title)), "")
+    whose = "" if widget.called == Table.called else f" of {widget.called}"
     about = html_text.pane(
-        f'<p class="small">{html_text.explained(first, "What the columns mean")}</p>' if first else ""
+        f'<p class="small">{html_text.explained(first, f"What the columns{whose} mean")}</p>' if first else ""
     )
     row = pn.Row(widget.note, about, *links, sizing_mode="stretch_width", margin=(0, 8, 8, 0))
     return layout.column(row, *[pressed.said for pressed in links])

@@ -144,12 +144,14 @@ def _sides(lines: Iterable[LineCode], source: list[str]) -> str:
             f'<tr class="gap"><th scope="row">{one.line}</th><td></td><td colspan="2"><code>{escape(text)}</code><br>{escape(said)}</td></tr>'
         )
         rows += [
-            f"<tr><th></th><td></td><td><code>{escape(old)}</code></td><td><code>{escape(new)}</code></td></tr>"
+            f"<tr><td></td><td></td><td><code>{escape(old)}</code></td><td><code>{escape(new)}</code></td></tr>"
             for old, new in zip_longest(one.baseline, one.candidate, fillvalue="")
         ]
     left = f"<p>{len(rows) - _ROWS} more rows: tilescope compare --stage has them.</p>" if rows[_ROWS:] else ""
     return (
-        '<section class="panel"><h3>Code by source line<span>baseline, then candidate</span></h3>'
-        f'<div class="lines" role="region" tabindex="0" aria-label="Compiled code"><table><tbody>{"".join(rows[:_ROWS])}'
+        '<section class="panel"><h3>Code by source line</h3>'
+        '<div class="lines" role="region" tabindex="0" aria-label="Compiled code"><table aria-label="Code by source line"><thead><tr>'
+        '<th scope="col">line</th><td></td><th scope="col">baseline</th><th scope="col">candidate</th></tr></thead>'
+        f"<tbody>{''.join(rows[:_ROWS])}"
         f"</tbody></table>{left}</div></section>"
     )

@@ -47,7 +47,11 @@ def described(device: Device | None) -> str:
     notes = list(dict.fromkeys(roof.provenance for _, *pair in pairs for roof in pair if roof and roof.provenance))
     rows = "".join(_row(name, measured, published, notes) for name, measured, published in pairs)
     head = "".join(f"<th>{title}</th>" for title in ("roof", "measured", "datasheet", "reached"))
-    table = f'<table class="answer"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>' if rows else ""
+    table = (
+        f'<table class="answer" aria-label="Roofs"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+        if rows
+        else ""
+    )
     origins = "".join(f"<li>{escape(moments(note))}</li>" for note in notes)
     listed = f'<ol class="notes quiet small">{origins}</ol>' if notes else ""
     return html_text.subheading(f"The open run's GPU: {device.name}", kind) + html_text.stats(sizes) + table + listed

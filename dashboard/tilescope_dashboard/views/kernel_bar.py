@@ -36,7 +36,7 @@ def _wider(width: int) -> str:
     return f"@media (min-width: 1400px) {{ :host, .MuiFormControl-root {{ width: {width}px !important; }} }}"
 
 
-_AT: dict[str, Any] = {"margin": (8, 4), "sx": {"& .MuiInputBase-root": {"height": 38}}}
+_AT: dict[str, Any] = {"margin": (8, 4), "sx": {"height": 38, "& .MuiSelect-select": {"fontSize": 14}}}
 
 
 class KernelBar(layout.Part):

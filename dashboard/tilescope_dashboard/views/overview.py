@@ -28,7 +28,10 @@ class Overview(View):
 
     def build(self) -> list[Any]:
         self.chart = chart()
-        self.table, self.runs = table(topic.CASES), link_table(topic.RUNS, self._open, ["id"])
+        self.table, self.runs = (
+            table(topic.CASES, called="cases"),
+            link_table(topic.RUNS, self._open, ["id"], called="runs"),
+        )
         self.table.picked = self._pick
         self._cases = pd.DataFrame()
         self._look: Any = None

@@ -33,6 +33,8 @@ class Drawer(layout.Part):
             if self.state.panel == PROFILE and not self.layout.objects:
                 self._show(html_text.pane(html_text.notice("info", "Finding out what can run here…")))
             page.contextbar_open = self.state.panel == PROFILE
+            # Panel makes some texts visible by themselves, even in a closed drawer.
+            self.layout.styles = {"content-visibility": "visible" if page.contextbar_open else "hidden"}
 
         def told(event: param.parameterized.Event) -> None:
             if event.new != (self.state.panel == PROFILE):
