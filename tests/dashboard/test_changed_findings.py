@@ -13,6 +13,7 @@ import pytest
 from tilescope.models import summary as model
 from tilescope.models.advice.finding import DISTANCE, Bound, Finding
 from tilescope.runs.store import Summary
+from tilescope.runs.writer import RunWriter
 from tilescope.table.case import Case
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.topics import baselines
@@ -142,6 +143,13 @@ def test_compare_renamed_kernel_shows_source_diff(own_runs: Path) -> None:
         "<code>y = x</code>" in shown.changes.layout.object and "<code>y = 2 * x</code>" in shown.changes.layout.object
     )
     assert "softmax_v1 → softmax_v2" in shown.changes.layout.object
+    # A run alone means the kernel under its former name there, and a run without it is told.
+    shown.state.compared = [BEFORE]
+    assert "softmax_v1 has the same cases there: taken as renamed." in words(shown) and len(grid(shown).filled)
+    RunWriter(own_runs, made_up.run(OLD, {"matmul": {}})).finish()
+    shown.state.refresh()
+    shown.state.compared = [OLD]
+    assert f"{OLD} has no softmax_v2." in words(shown)
 
 
 OLD, NEW = "20270101-000000-aaaa", "20270102-000000-bbbb"

@@ -336,6 +336,7 @@ def test_keys_drawer_opens_on_first_field(visit: Any) -> None:
     assert page.get_by_label("another size").input_value() == "128x4?]p"
     page.keyboard.press("Escape")
     start.wait_for(state="hidden")
+    assert page.get_by_role("heading", name="Profile", exact=True).count() == 0, "nobody hears a closed drawer"
     focused(page, "button", "This run")
     assert page.get_by_role("button", name="Profile", exact=True).get_attribute("aria-expanded") == "false"
     # What the address says when the page is loaded; closed, the views have the whole width.

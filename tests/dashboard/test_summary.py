@@ -228,5 +228,5 @@ def test_summary_without_counters_anywhere_says_what_to_do(own_runs: Path) -> No
     rows = [Case("own", "triton", "forward", "8-fp32").row("registers", 32, "compiler")]
     made_up.written(own_runs, rows, RUN, {"own": {"passes": ["forward"]}}, device=device.for_target("sm_90"))
     shown = opened(kernel="own")
-    assert not shown.light.visible and "profile it there with cupti or ncu" in words(shown)
+    assert not shown.light.visible and "--collect ncu&#x27; counts them there" in words(shown)
     assert '<dl class="stats"></dl>' not in shown.head.object

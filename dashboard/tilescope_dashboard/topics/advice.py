@@ -43,9 +43,8 @@ def sentence(found: Sequence[Finding], sources: Collection[str]) -> Sentence:
     return Sentence(found[0].title + (f": {bound.text}" if bound else ""), _ORDER)
 
 
-def nvidia_sentence(found: Sequence[Finding]) -> Sentence:
-    """The sentence above NVIDIA's findings, or how to collect them."""
+def nvidia_sentence(found: Sequence[Finding], command: str = "") -> Sentence:
+    """The sentence above NVIDIA's findings, or the ``command`` that collects them."""
     if found:
         return Sentence("NVIDIA's rules", "Nsight Compute's findings on each launch, with Nsight Compute's estimates.")
-    how = "'tilescope profile KERNEL --collect ncu_rules' collects them on a GPU."
-    return Sentence("NVIDIA's rules", f"Not collected for this case. {how}")
+    return Sentence("NVIDIA's rules", f"Not collected for this case. '{command}' collects them on a GPU.")

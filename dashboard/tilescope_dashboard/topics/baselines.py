@@ -8,11 +8,13 @@ from typing import Any
 
 import pandas as pd
 from tilescope.models import baseline as model
+from tilescope.models import renaming
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
 
 from tilescope_dashboard.data import url_state
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, KernelCase
+from tilescope_dashboard.data.run_cache import open_cached
 from tilescope_dashboard.data.units import times
 
 
@@ -78,6 +80,18 @@ def before(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summary])
     readable = [s for s in runs if own and kernel in s.kernels and not s.error]
     found = [s for s in readable if own and s.device == own.device.name and s.started < own.started]
     return max(found, key=lambda s: s.started).id if found else ""
+
+
+def meant(token: str, loaded: LoadedRun | None, kernel: str) -> str:
+    """The token, with the kernel's former name where it is a run that has it under another one."""
+    run, impl, other = url_state.parts(token)
+    if loaded is None or impl or other:
+        return token
+    try:
+        former = renaming.renamed(open_cached(url_state.run_folder(run)), loaded).get(kernel, "")
+    except (store.StoreError, OSError):
+        return token  # the page says why
+    return f"{run}::{former}" if former else token
 
 
 def name_of(token: str, runs: Iterable[store.Summary], declared: Mapping[str, str]) -> str:

@@ -53,7 +53,13 @@ def of_run(cases: pd.DataFrame) -> Sentence:
     """The headline of all of a run's ``cases``, of ``summary.summarise``: their number, and Triton's median share of the roofline."""
     own = cases.loc[cases["impl"].eq("triton"), "floor_fraction"].median() if len(cases) else float("nan")
     reached = f": triton reaches a median of {write(own, 'ratio')} of roofline" if own > 0 else ""
-    return Sentence(f"{several(len(cases), 'case')} in this run{reached}", f"{READING} {CHOOSING}")
+    reading = READING if has_marks(cases) else "Nothing was timed or counted in this run."
+    return Sentence(f"{several(len(cases), 'case')} in this run{reached}", f"{reading} {CHOOSING}")
+
+
+def has_marks(cases: pd.DataFrame) -> bool:
+    """Whether the figure has anything to draw."""
+    return len(cases) > 0 and bool(cases[["floor_fraction", "bytes_ratio"]].notna().any(axis=None))
 
 
 class Stat(NamedTuple):

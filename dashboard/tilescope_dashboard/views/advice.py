@@ -45,4 +45,5 @@ class Advice(View):
         theirs = [one for one in nvidia_rules.of_run(loaded.folder, loaded.run.kernels) if one.case == (kernel, *case)]
         self.say(topic.sentence(ours, sources))
         self.ours.object = cards.cards(ours)
-        self.theirs.object = html_text.subheading(*topic.nvidia_sentence(theirs)) + cards.cards(theirs)
+        command = self.state.command("profile", "--collect", "ncu_rules")
+        self.theirs.object = html_text.subheading(*topic.nvidia_sentence(theirs, command)) + cards.cards(theirs)

@@ -11,7 +11,7 @@ from tilescope.models.compare import WRONG
 from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import table
-from tilescope_dashboard.data import run_cache
+from tilescope_dashboard.data import run_cache, url_state
 from tilescope_dashboard.data.recordings import Recording
 from tilescope_dashboard.figures.compare import compare
 from tilescope_dashboard.session.scheduling import next_tick
@@ -59,7 +59,12 @@ class Compare(View):
     def update(self) -> None:
         state = self.state
         options = baselines.possible(state.loaded, state.kernel, state.runs, state.catalog)
-        chosen = [token for token in state.compared if token in options.values()]
+        known = set(options.values())
+        asked = {
+            token: token if token in known else baselines.meant(token, state.loaded, state.kernel)
+            for token in state.compared
+        }
+        chosen = [token for token in asked.values() if token in known]
         usual, declared = (
             baselines.usual(state.loaded, state.kernel, state.runs),
             baselines.declared(state.loaded, state.kernel),
@@ -77,9 +82,13 @@ class Compare(View):
         origins = (Recording(run, state.loaded).origin for run in state.runs if state.loaded and run.id == state.run)
         self.origins = [next(origins, "")]
         rows, said = self._against(chosen)
+        lacking = [run.id for run in state.runs if run.id in asked and asked[run.id] not in known]
+        said = [*said, *(f"Not compared: {run} has no {state.kernel}." for run in lacking)]
+        renamed = [url_state.parts(token)[2] for run, token in asked.items() if token != run]
         names = [baselines.name_of(token, state.runs, declared) for token in chosen]
         changed = [self.changes.show(chosen), self.compiled.show(rows)]
         alone = topic.ALONE if usual == [earlier] else ""
+        alone += "".join(f"{name} has the same cases there: taken as renamed. " for name in renamed)
         about = alone + baselines.explained(names, declared) + baselines.said(rows, state.chosen, declared)
         title, text = topic.sentence(state.kernel, names, rows, about)
         # Without times, the findings and the code tell whether a change helped.

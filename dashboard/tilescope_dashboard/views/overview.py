@@ -49,7 +49,8 @@ class Overview(View):
     def update(self) -> None:
         loaded, of_step = self.state.loaded, self.state.of_step
         cases = pd.DataFrame() if loaded is None or of_step else run_cache.summaries(loaded)
-        self.chart.visible = self.cases.visible = len(cases) > 0
+        self.cases.visible = len(cases) > 0
+        self.chart.visible = topic.has_marks(cases)
         anew, self._cases = cases is not self._cases or cases.empty, cases
         if anew:
             self.table.fill(cases)
