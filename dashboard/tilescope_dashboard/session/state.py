@@ -324,8 +324,11 @@ class State(param.Parameterized):
     def command(self, verb: str, *options: str) -> str:
         """``tilescope VERB KERNEL OPTIONS`` for the chosen kernel, quoted for a shell but not for HTML.
 
-        A user's own kernel, which has an absolute path, is named by its file; one that a script launched, by the script.
+        A user's own kernel, which has an absolute path, is named by its file; one that a script launched, by the script. No command
+        profiles the kernels of another tool's file, which are not declared: then it is empty.
         """
+        if self.loaded and self.loaded.run.settings.get("tool"):
+            return ""
         declared = self.loaded.run.kernels.get(self.kernel, {}) if self.loaded else {}
         file = str(declared.get("file", ""))
         own = f"{file}:{declared.get('variable', self.kernel)}" if Path(file).is_absolute() else ""

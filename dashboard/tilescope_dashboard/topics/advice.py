@@ -47,4 +47,5 @@ def nvidia_sentence(found: Sequence[Finding], command: str = "") -> Sentence:
     """The sentence above NVIDIA's findings, or the ``command`` that collects them."""
     if found:
         return Sentence("NVIDIA's rules", "Nsight Compute's findings on each launch, with Nsight Compute's estimates.")
-    return Sentence("NVIDIA's rules", f"Not collected for this case. '{command}' collects them on a GPU.")
+    how = f" '{command}' collects them on a GPU." if command else ""
+    return Sentence("NVIDIA's rules", f"Not collected for this case.{how}")

@@ -14,6 +14,9 @@ from tilescope.table.run import Device
 from tilescope_dashboard.data.units import times, write
 from tilescope_dashboard.topics.sentence import Sentence
 
+#: Where nothing can be predicted.
+UNKNOWN = "This run does not say how many bytes its result has."
+
 
 def sentence(
     kernel: str, case: CaseValues | None, device: Device | None, unfused: Sequence[Mapping[str, Any]]
@@ -30,8 +33,7 @@ def sentence(
     ][:1]
     result, roof = _result(case), roofs.roof(device, "hbm") if device else None
     if not result or device is None or roof is None:
-        unknown = "This run does not say how many bytes its result has."
-        return Sentence(f"Fusing {said}" if kernel else "Fusing", " ".join([unknown, *told]))
+        return Sentence(f"Fusing {said}" if kernel else "Fusing", " ".join([UNKNOWN, *told]))
     small = result <= device.l2_bytes
     where = (
         f"Predicted for {device.name}: the result of {write(result, 'byte')} is then neither stored nor loaded, at the {roof.origin} "

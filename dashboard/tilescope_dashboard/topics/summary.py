@@ -29,7 +29,7 @@ from tilescope_dashboard.topics.sentence import Sentence
 PARTS = ("SM", "HBM", "L2", "tensor cores")
 _COLUMNS = ("part", "share", "said")
 #: Where no run has the shares.
-NOT_COUNTED = "No run on this GPU has hardware counters of this case: '{}' counts them there."
+NOT_COUNTED = "No run on this GPU has hardware counters of this case."
 _BOUND = {"memory": "memory-bound", "compute": "compute-bound", "latency": "latency-bound"}
 _UNKNOWN = "This run has no data on it."
 

@@ -102,19 +102,18 @@ class View(layout.Part):
         The body stays where the view ``keeps`` other parts in it.
         """
         fault, loaded = self.state.fault, self.state.loaded
-        self.body.visible = False
+        self.body.visible = keeps
         if not self.collectors:
             self.say(said)
         elif fault and self.state.standing is None:
             self.say(fault)
         else:
-            # The kernels of another tool's file are not declared, so no command can profile them.
             tool = escape(str(loaded.run.settings.get("tool", ""))) if loaded else ""
             of_file = f"This run is a file of {tool}, which does not have it." if tool else ""
             todo = "Correct the kernel, then profile it again." if fault else of_file or self.otherwise()
             self.say(said._replace(text=""), f'<p class="quiet">{escape(said.text)} {todo}</p>')
         if keeps:
-            self.body.visible, self.caption.object = True, ""
+            self.head.object, self.caption.object = self.head.object + self.caption.object, ""
 
     def say_apart(self) -> None:
         """Say that the open run is a model's step, with a link to it where the page has other views."""

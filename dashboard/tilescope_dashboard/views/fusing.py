@@ -72,12 +72,12 @@ class Fusing(View):
     def update(self) -> None:
         loaded, case, kernel = self.state.loaded, self.state.standing, self.state.kernel
         self._form.about(kernel, case.workload if case else "")
-        if loaded is None or case is None:
-            said = topic.sentence(kernel, None, None, _unfused(None, kernel, case))
+        values = summary.values(loaded, kernel, case) if loaded and case else None
+        said = topic.sentence(kernel, values, self.state.device, _unfused(loaded, kernel, case))
+        if said.text.startswith(topic.UNKNOWN):
             self.say_nothing(said, keeps=True)
-            return
-        values = summary.values(loaded, kernel, case)
-        self.say(topic.sentence(kernel, values, loaded.run.device, _unfused(loaded, kernel, case)))
+        else:
+            self.say(said)
 
 
 def _unfused(loaded: LoadedRun | None, kernel: str, case: KernelCase | None) -> Sequence[Mapping[str, Any]]:

@@ -92,8 +92,9 @@ class Summary(View):
         best = state.answer(recordings.COUNTERS)
         shares = _shares((best.loaded if best else state.loaded), state.kernel, case)
         whose = html_text.whose(f"{best.origin_of(state.kernel)} (speed of light)" if best else "")
-        how = topic.NOT_COUNTED.format(state.command("profile", "--collect", "ncu"))
-        self._show_light(shares, html_text.paragraph(how) if shares.empty else whose)
+        command = state.command("profile", "--collect", "ncu")
+        how = f" '{command}' counts them there." if command else ""
+        self._show_light(shares, html_text.paragraph(topic.NOT_COUNTED + how) if shares.empty else whose)
 
     def _show_light(self, shares: pd.DataFrame, whose: str = "") -> None:
         self.light.visible = len(shares) > 0
