@@ -226,7 +226,7 @@ class Tiling:
 _FEW = 32
 #: Seconds of 64 elements along K by a tile's rows of x; of a launch besides its steps, of a second one for parts, of the launch that
 #: adds them up, of each part of a tile, and per byte of parts. Fitted to timings of 24 sizes on an H200.
-_STEP = {64: 0.25e-6, 128: 0.375e-6, _MOST: 0.70e-6}
+_STEP = {64: 0.25e-6, 128: 0.40e-6, _MOST: 0.70e-6}
 _LAUNCH, _SECOND, _ADDING, _PART, _PART_BYTE = 4e-6, 1.9e-6, 2.7e-6, 0.7e-6, 0.36e-12
 
 
