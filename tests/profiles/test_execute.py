@@ -77,6 +77,14 @@ def test_prepare_runs_forward_and_backward():
     assert torch.allclose(gradient / 3, execute.draw_gradients((x.requires_grad_(),))[0])
 
 
+def test_a_compiled_backward_pass_may_run_again_after_another_case_is_prepared():
+    spec = execute.load_spec(f"{FILE}:TIMES")
+    for direction in ("backward", "forward"):
+        execute.prepare(spec, case("TIMES", direction=direction), "cpu")
+        # PyTorch refuses to keep a graph where this is set when the backward pass runs, if that came from Inductor's cache.
+        assert torch._functorch.config.donated_buffer is False
+
+
 def test_prepare_of_both_passes_gives_the_gradients():
     spec = execute.load_spec(f"{FILE}:TIMES")
     both = KernelSpec(**{**vars(spec), "passes": (*spec.passes, STEP)})

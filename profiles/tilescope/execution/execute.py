@@ -93,8 +93,9 @@ def implementation(spec: KernelSpec, case: Case) -> Callable[..., Any]:
     if case.direction not in spec.passes:
         raise ValueError(f"{spec.name} has no {case.direction} pass: it has {', '.join(spec.passes)}")
     chosen = spec.implementations[case.impl]
-    # Otherwise a compiled backward pass frees what the forward pass saved, and runs only once.
-    functorch_config.donated_buffer = case.direction in (FORWARD, STEP)
+    if case.direction != FORWARD:
+        # Otherwise a compiled backward pass frees what the forward pass saved, and runs only once. It counts when it runs, too.
+        functorch_config.donated_buffer = case.direction == STEP
     absent = missing(chosen)
     if absent:
         raise ValueError(f"{spec.name}/{case.impl} needs {', '.join(absent)}: pip install {' '.join(absent)}")
