@@ -146,6 +146,9 @@ def test_compare_renamed_kernel_shows_source_diff(own_runs: Path) -> None:
     # A run alone means the kernel under its former name there, and a run without it is told.
     shown.state.compared = [BEFORE]
     assert "softmax_v1 has the same cases there: taken as renamed." in words(shown) and len(grid(shown).filled)
+    # Named twice, it is compared once.
+    shown.state.compared = [BEFORE, token]
+    assert field(shown, "Compare with").value == [token] and not grid(shown).filled.duplicated().any()
     RunWriter(own_runs, made_up.run(OLD, {"matmul": {}})).finish()
     shown.state.refresh()
     shown.state.compared = [OLD]

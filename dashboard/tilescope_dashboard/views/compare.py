@@ -64,7 +64,7 @@ class Compare(View):
             token: token if token in known else baselines.meant(token, state.loaded, state.kernel)
             for token in state.compared
         }
-        chosen = [token for token in asked.values() if token in known]
+        chosen = list(dict.fromkeys(token for token in asked.values() if token in known))
         usual, declared = (
             baselines.usual(state.loaded, state.kernel, state.runs),
             baselines.declared(state.loaded, state.kernel),
@@ -84,7 +84,7 @@ class Compare(View):
         rows, said = self._against(chosen)
         lacking = [run.id for run in state.runs if run.id in asked and asked[run.id] not in known]
         said = [*said, *(f"Not compared: {run} has no {state.kernel}." for run in lacking)]
-        renamed = [url_state.parts(token)[2] for run, token in asked.items() if token != run]
+        renamed = [url_state.parts(token)[2] for run, token in asked.items() if run != token in known]
         names = [baselines.name_of(token, state.runs, declared) for token in chosen]
         changed = [self.changes.show(chosen), self.compiled.show(rows)]
         alone = topic.ALONE if usual == [earlier] else ""
