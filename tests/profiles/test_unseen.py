@@ -16,6 +16,7 @@ from tilescope.execution.not_applicable import NotApplicable
 from tilescope.interpreter import interpret
 from tilescope.notebook import script_running
 from tilescope.notebook.capturing import Capture
+from tilescope.table import kernel_faults
 from tilescope.table.case import Case
 
 from . import capturing
@@ -105,11 +106,40 @@ def test_error_after_an_unmade_launch_is_a_fault_unless_by_its_results(tmp_path,
             unseen.chosen_kernel[(1,)](x, index, torch.empty_like(x), BLOCK=16)
         else:
             unseen.copy_kernel[(1,)](index, torch.empty_like(index[:8]), BLOCK=16)
-    _, reference = capture.write(tmp_path)
-    spec = execute.load_spec(reference)
-    case = Case(reference, "triton", "forward", spec.workloads[0].id)
     with pytest.raises(error, match=said):
-        interpreter.capture(case, spec, tmp_path / "counted.json.gz", {"interpreter_limit": 1})
+        _counted(capture, tmp_path)
+
+
+def test_atomics_on_an_unmade_launchs_results_are_no_fault(tmp_path):
+    with Capture("sm_90", limit=1.0) as capture:
+        x, count = torch.ones(16, device="cuda"), torch.full((1,), 1 << 20, device="cuda", dtype=torch.int32)
+        unseen.endless_kernel[(2,)](count)
+        unseen.appended_kernel[(1,)](x, count, torch.empty_like(x), BLOCK=16)
+    with pytest.raises(NotApplicable, match="its inputs may be wrong: appended_kernel"):
+        _counted(capture, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "wrong"),
+    [("scattered", ""), ("every_kth", ""), ("overwritten", "2 programs store to the same 64 bytes")],
+)
+def test_faults_of_an_unmade_launchs_results_are_not_told(tmp_path, kernel, wrong):
+    with Capture("sm_90", limit=1.0) as capture:
+        x, index = torch.rand(32, device="cuda"), torch.zeros(32, device="cuda", dtype=torch.int32)
+        unseen.endless_kernel[(2,)](index)
+        getattr(unseen, f"{kernel}_kernel")[(2,)](x, index, torch.empty_like(x), BLOCK=16)
+    said = kernel_faults.failure(_counted(capture, tmp_path))
+    assert wrong in said if wrong else not said
+
+
+def _counted(capture, folder):
+    """The interpreter's artefact of the last kernel's launch, counted again."""
+    _, reference = capture.write(folder)
+    spec = execute.load_spec(reference)
+    artefact = folder / "counted.json.gz"
+    case = Case(reference, "triton", "forward", spec.workloads[0].id)
+    interpreter.capture(case, spec, artefact, {"interpreter_limit": 1})
+    return artefact
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,30 @@ def chosen_kernel(x_ptr, index_ptr, out_ptr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def appended_kernel(x_ptr, count_ptr, out_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(out_ptr + tl.atomic_add(count_ptr, BLOCK) + at, tl.load(x_ptr + at))
+
+
+@triton.jit
+def scattered_kernel(x_ptr, index_ptr, out_ptr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + tl.load(index_ptr + at), tl.load(x_ptr + at))
+
+
+@triton.jit
+def every_kth_kernel(x_ptr, k_ptr, out_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, tl.load(x_ptr + at // tl.load(k_ptr)))
+
+
+@triton.jit
+def overwritten_kernel(x_ptr, k_ptr, out_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, tl.load(x_ptr + at) + tl.program_id(0))
+
+
+@triton.jit
 def every_other_kernel(x_ptr, out_ptr, mask, BLOCK: tl.constexpr):
     number = tl.arange(0, BLOCK) + 1
     at = tl.inline_asm_elementwise(

@@ -11,6 +11,7 @@ the kernel's function), ``versions``, ``path`` (the process's ``sys.path``) and 
 ``counted``     the interpreter's counts, where it made the launch
 ``waited``      seconds of interpretation, where it was stopped because it would take too long
 ``after``       the first kernel before it that was not launched at the capture
+``doubtful``    that it then showed faults, which the results that it lacks may have made: it is counted again without them
 ``touched``     parameters that the launch reads and writes through, by the compiler, where the interpreter did not count
 ``notes``       remarks on what differs from the original launch
 
@@ -245,7 +246,8 @@ class Kernel:
         }
         (folder / RECORDS_FILE).write_text(json.dumps(data, indent=1), encoding="utf-8")
         for number, record in enumerate(self.records):
-            if counted := record.data.get("counted"):
+            counted = record.data.get("counted", {})
+            if counted and ("faults" in counted or "doubtful" not in record.data):
                 file = self.writer.functions[self._number or 0]["file"]
                 about = {"file": file, "grid": record.data["grid"], "config": record.data["config"]}
                 interpreter.write([({**counted, **about}, self.writer.texts)], folder / COUNTED_FILE.format(number))

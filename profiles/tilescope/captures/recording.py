@@ -223,6 +223,8 @@ class _Interpreting:
         if "counted" not in record.data:
             counted = fault_rules.record(launch, meter)
             record.data["counted"] = {n: v for n, v in counted.items() if n not in ("config", "constants", "grid")}
+            if "after" in record.data and record.data["counted"].pop("faults", ()):
+                record.data["doubtful"] = True
         self.outputs.launched(launch, meter, record.data["counted"])
         return ""
 

@@ -231,7 +231,11 @@ def of_subject(subject: Subject) -> dict[str, Any]:
     return {"faults": [fault._asdict() for fault in found]} if found else {}
 
 
-def record(launch: Launch, meter: Meter) -> dict[str, Any]:
-    """The record of an interpreted launch, with its faults. It is ``undecided`` where values would show if programs race."""
+def record(launch: Launch, meter: Meter, *, doubtful: bool = False) -> dict[str, Any]:
+    """The record of an interpreted launch, with its faults, except those that ``doubtful`` values may have made.
+
+    It is ``undecided`` where values would show if programs race.
+    """
     undecided = {"undecided": True} if meter.seen.undecided and meter.sampled is meter.by_rule is None else {}
-    return {**meter.record(launch), **undecided, **of_subject(Subject(launch, meter.seen, meter.races))}
+    seen = Evidence() if doubtful else meter.seen
+    return {**meter.record(launch), **undecided, **of_subject(Subject(launch, seen, meter.races))}

@@ -85,7 +85,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
                 # Values show if programs that store to the same bytes store the same.
                 if any(record.pop("undecided", False) for record, _ in records):
                     with contextlib.suppress(NotApplicable):
-                        records, assumed = _count(case, spec, settings, "cpu", values=True)
+                        records, assumed = _count(case, spec, settings, "cpu", values=True, decided=True)
             except (blocks.NeedsValues, pytorch_traffic.NeedsData):
                 records, assumed = _count(case, spec, settings, "cpu", values=True)
     write(records, out, assumed)
@@ -199,11 +199,20 @@ def _without_values(
 
 
 def _count(
-    case: Case, spec: Any, settings: Mapping[str, Any], device: str, *, values: bool, drawn: bool = True
+    case: Case,
+    spec: Any,
+    settings: Mapping[str, Any],
+    device: str,
+    *,
+    values: bool,
+    drawn: bool = True,
+    decided: bool = False,
 ) -> tuple[list[_Counted], Mapping[str, Any]]:
     """Records of the case's launches, in order, and the assumption about a GPU. On ``meta`` only PyTorch operators are counted.
 
-    Of a launch whose inputs an earlier one lacks, integers count as values, so that without ``values`` an error is the kernel's own. Without ``drawn`` inputs it raises NeedsData or NeedsValues where something depends on them.
+    Of a launch that lacks an earlier one's results, integers count as values, so that without ``values`` an error is the kernel's own;
+    with them it has no faults, unless addresses were ``decided`` without. Without ``drawn`` inputs it raises NeedsData or NeedsValues
+    where something depends on them.
     """
     from tilescope.collectors import fault_rules  # noqa: PLC0415
     from tilescope.execution import assumed_device, execute, launches, pytorch_traffic, undrawn  # noqa: PLC0415
@@ -231,7 +240,8 @@ def _count(
         interpret.run(launch, meter=meter, values=values, drawn=drawn, left_out=left_out, allowance=allowance, progress=progress,
                       sample=sample, not_finite=bool(settings.get("not_finite")))  # fmt: skip
         if counting:
-            records.append((fault_rules.record(launch, meter), launch.source))
+            doubtful = bool(after) and values and not decided
+            records.append((fault_rules.record(launch, meter, doubtful=doubtful), launch.source))
 
     def operated(operation: pytorch_traffic.Operation) -> None:
         record: dict[str, Any] = {"function": operation.name, "requested_flops": operation.flops}

@@ -89,7 +89,7 @@ class Memory:
     def atomic_rmw(self, operation: Any, pointers: Any, value: Any, mask: Any, *options: Any) -> Any:
         addresses = self._access(pointers, mask, "read", "written", value=value)
         self._order(options[0])
-        if self.counting.blind or is_opaque(value):
+        if self.counting.blind or is_opaque(value) or _meet(addresses, self.counting.left_out):
             self.counting.left_out.update(_meet(addresses, self.counting.integers))
             return unknown(value.dtype, value.data.shape)
         self._need(addresses)
@@ -108,7 +108,7 @@ class Memory:
         self._order(options[0])
         if self.counting.blind:
             return unknown(value.dtype, value.data.shape)
-        if is_opaque((compare, value)):
+        if is_opaque((compare, value)) or _meet(addresses, self.counting.left_out):
             raise NeedsValues
         self._need(addresses)
         create = type(interpreter_builder).create_atomic_cas
