@@ -143,6 +143,8 @@ def test_fault_of_a_case_without_rows_is_found() -> None:
       "InterpretationFailed: k, program (0, 0, 0), line 4: reads 8 bytes before the start of x: element -8 of 4,294,967,295"], 1),
     (["k, line 3: offsets into x are computed in 32 bits: cast a factor before the product, as in row.to(tl.int64) * stride",
       "InterpretationFailed: k, program (0, 0, 0), line 4: reads 8 bytes past the end of x: element 10 of 10"], 2),
+    (["k, line 3: offsets into x are computed in 32 bits: cast a factor before the product, as in row.to(tl.int64) * stride",
+      "InterpretationFailed: other, program (0, 0, 0), line 9: reads 8 bytes before the start of z: element -8 of 4,294,967,295"], 2),
     # A line that does not compile, and what it would access.
     (["CompilationFailed: k does not compile for sm_90: line 3: no",
       "InterpretationFailed: k, program (0, 0, 0), line 3: reads 8 bytes past the end of x: element 10 of 10"], 2),
