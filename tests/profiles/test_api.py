@@ -40,10 +40,14 @@ async def test_a_bad_request_is_a_value_error(tmp_path):
 
 
 def test_recordings_of_a_kernel_best_first():
-    first, *others = tilescope.recordings("softmax")
-    assert {"torch_profiler", "ncu"} <= {*first.table["source"]}
-    assert all("softmax" in run.run.kernels for run in others)
-    left = [run.run.started for run in others if not {"torch_profiler", "ncu"} <= {*run.table["source"]}]
-    assert len(left) > 1 and left == sorted(left, reverse=True)
+    every = list(tilescope.recordings("softmax"))
+    assert all("softmax" in run.run.kernels for run in every)
+    sources = [{*run.table["source"]} for run in every]
+    told = [("torch_profiler" in found and name in found) for found in sources for name in ("ncu", "cupti")]
+    pairs = list(zip(told[::2], told[1::2], strict=True))
+    assert pairs == sorted(pairs, reverse=True) and {(True, False), (False, True), (False, False)} <= {*pairs}
+    for pair in set(pairs):
+        started = [run.run.started for run, own in zip(every, pairs, strict=True) if own == pair]
+        assert started == sorted(started, reverse=True)
     with pytest.raises(StoreError, match="no recording of 'sofmax': 'tilescope show' lists"):
         tilescope.recordings("sofmax")
