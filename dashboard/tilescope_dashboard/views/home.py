@@ -54,7 +54,7 @@ class Home(View):
         self._standing = standings()
         self.table = link_table(topic.COLUMNS, self._open, ["kernel"], page_size=15)
         self.table.widths = {**self.table.widths, "quickest": 100}
-        self.table.widest["state"] = 520
+        self.table.widest["state"] = 340
         self.table.formatters = {**self.table.formatters, "of_roof": _BAR}
         self._wanted: dict[str, str] = {}
         self._reflecting = False
