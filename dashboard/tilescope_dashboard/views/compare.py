@@ -65,11 +65,9 @@ class Compare(View):
             for token in state.compared
         }
         chosen = list(dict.fromkeys(token for token in asked.values() if token in known))
-        usual, declared = (
-            baselines.usual(state.loaded, state.kernel, state.runs),
-            baselines.declared(state.loaded, state.kernel),
-        )
-        chosen = chosen or [token for token in usual if token in options.values()]
+        usual = baselines.usual(state.loaded, state.kernel, state.runs)
+        declared = baselines.declared(state.loaded, state.kernel)
+        chosen = chosen or [token for token in usual if token in known]
         self._filling = True
         self._others.param.update(options=options, value=chosen)
         self._filling = False
