@@ -80,12 +80,12 @@ class View(layout.Part):
     def otherwise(self) -> str:
         """What makes what the view lacks, as HTML."""
         state, machine = self.state, this_machine.known()
-        if not state.kernel:
+        command = state.command("profile", "--collect", ",".join(self.collectors))
+        if not state.kernel or not command:
             return ""
         missing = [machine.unavailable.get(name, name) for name in self.collectors] if machine else self.collectors
         declared = any(state.kernel == entry["name"] for entry in state.catalog)
         of_form = state.may_launch and declared and not any(missing)
-        command = state.command("profile", "--collect", ",".join(self.collectors))
         where = " on a GPU" if any(KNOWN[name].on_gpu for name in self.collectors) else ""
         return f"{'Press Profile, or run' if of_form else 'Run'} <code>{escape(command)}</code>{where}."
 

@@ -270,7 +270,8 @@ def _scalars(kernel: Any, launch: Launch) -> dict[str, int]:
 def _place(error: BaseException, launch: Launch) -> str:
     """The line where Triton's compiler stopped, as the start of a message; empty where it is unknown. One in another file names that.
 
-    Of a function of Triton's it is the line that calls it, and the error no longer has that function's own lines.
+    Where the compiler stopped in one of Triton's functions, it is the kernel's line that calls that function. The error then loses its
+    cause, which quotes the function itself.
     """
     functions = {one.src: one for one in launch.functions if getattr(one, "src", None)}
     while getattr(error.__cause__, "src", None) in functions:  # in a function that the kernel calls

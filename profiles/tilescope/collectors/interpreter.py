@@ -210,9 +210,10 @@ def _count(
 ) -> tuple[list[_Counted], Mapping[str, Any]]:
     """Records of the case's launches, in order, and the assumption about a GPU. On ``meta`` only PyTorch operators are counted.
 
-    Of a launch that lacks an earlier one's results, integers count as values, so that without ``values`` an error is the kernel's own;
-    with them it has no faults, unless addresses were ``decided`` without. Without ``drawn`` inputs it raises NeedsData or NeedsValues
-    where something depends on them.
+    A captured launch may lack the results of an earlier one that failed. Without ``values`` its integers are unknown then, so every
+    error is the kernel's own. With ``values`` its faults are left out, unless its addresses were ``decided`` without values before.
+
+    Without ``drawn`` inputs this raises NeedsData or NeedsValues where something depends on them.
     """
     from tilescope.collectors import fault_rules  # noqa: PLC0415
     from tilescope.execution import assumed_device, execute, launches, pytorch_traffic, undrawn  # noqa: PLC0415

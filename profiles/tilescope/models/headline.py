@@ -27,10 +27,8 @@ def headline(loaded: LoadedRun, kernel: str = "", rows: pd.DataFrame | None = No
         return next(iter(step_text.advice(step, known, loaded.run.device)), step_text.sentence(known))
     table = loaded.table
     if kernel or (table["config"] != "").any():
-        table, rows = (
-            table[(table["config"] == "") & table["kernel"].isin([kernel] if kernel else table["kernel"])],
-            None,
-        )
+        table = table[(table["config"] == "") & table["kernel"].isin([kernel] if kernel else table["kernel"])]
+        rows = None  # those of the whole run are too many
     rows = summary.of_run(loaded, table) if rows is None else rows
     impls = {_OWN} & {*rows["impl"]} or {*rows["impl"]}
     found = [

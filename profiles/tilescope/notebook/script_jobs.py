@@ -60,7 +60,7 @@ async def profile(
             new = started(script, settings, on_output=on_output, runs_dir=runs_dir, **options)
             worker = await stack.enter_async_context(new)
         events = await stack.enter_async_context(contextlib.aclosing(worker.events(math.inf)))
-        with _interrupting(worker.pid if on_output is None else 0) as interrupts:
+        with _interrupting(worker.pid) if on_output is None else contextlib.nullcontext(list[int]()) as interrupts:
             from tilescope.jobs import supervisor  # noqa: PLC0415 - the script runs beside these imports
             from tilescope.notebook import capturing  # noqa: PLC0415
 
@@ -113,14 +113,8 @@ async def _captured(events: AsyncIterator[dict[str, Any]], on_event: OnEvent) ->
 
 @contextlib.contextmanager
 def _interrupting(pid: int) -> Iterator[list[int]]:
-    """Meanwhile passes interrupts of this process on to the process ``pid``, and is not interrupted itself. Yields those so far.
-
-    With 0 it is interrupted as ever.
-    """
+    """Meanwhile passes interrupts of this process on to the process ``pid``, and is not interrupted itself. Yields those so far."""
     passed: list[int] = []
-    if not pid:
-        yield passed
-        return
 
     def on(number: int, frame: object) -> None:
         passed.append(number)
