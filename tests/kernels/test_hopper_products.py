@@ -95,6 +95,15 @@ def test_w8a16_tiling_has_a_part_for_most_sms(m, n, k, expected):
     assert w8a16_hopper.tiling(m, n, k, 132) == (expected and w8a16_hopper.Tiling(*expected))
 
 
+@GLUON
+def test_w8a16_every_part_has_a_turn():
+    x, weight, scale = matrix(128, 1024), matrix(4096, 1024, torch.int8), matrix(4096, 1, torch.float32)
+    with launches.catch() as seen:
+        w8a16_hopper.write_product(x, weight, matrix(128, 4096), scale, w8a16_hopper.Tiling(128, 8))
+    # 1,024 elements are two turns: 32 tiles have two parts each.
+    assert seen[0].grid[0] == 32 * 2
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_bytes_become_numbers(dtype):
     """What the PTX of a conversion does, one operation at a time: exact for each of the 256 bytes."""
