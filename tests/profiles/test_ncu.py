@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 from tilescope.collectors.ncu import activity, counters, ncu_csv, rules, source, source_page
+from tilescope.execution import execute
+from tilescope.execution.not_applicable import NotApplicable
 from tilescope.table import absent, launch_configs, schema
 from tilescope.table.case import Case
 from tilescope.table.metrics import METRICS
@@ -307,9 +309,19 @@ def test_capture_counts_one_call_after_warming_up(monkeypatch, cuda, tmp_path):
         "synchronize": lambda: happened.append("synchronize"), "nvtx.range_start": lambda name: happened.append(f"open {name}") or 7,
         "nvtx.range_end": lambda handle: happened.append(f"close {handle}"),
     })  # fmt: skip
-    spec = SimpleNamespace(workload=lambda _: SimpleNamespace(elements=1))
+    spec = SimpleNamespace(workload=lambda _: None, cost=lambda *_: None)
     counters.capture(CASE, spec, tmp_path / "out", {"warmup": 10})
     opened = happened.index(f"open tilescope:{CASE.slug}")
     assert happened[:opened] == ["call"] * counters.warmup({}) + ["synchronize"]
     assert happened[opened + 1 :] == ["call", "synchronize", "close 7"]
     assert [path.name for path in tmp_path.iterdir()] == [CASE.slug + launch_configs.SUFFIX]
+
+
+def test_only_a_workload_without_work_is_empty():
+    histogram, softmax = (execute.load_spec(name) for name in ("histogram", "softmax"))
+    with pytest.raises(NotApplicable, match="empty workload"):
+        counters.warmed_up(Case("softmax", "triton", "forward", "0x4096-bf16"), softmax, {})
+    # Its last dimension is a parameter of 0, the skew. Here it fails for want of a GPU.
+    with pytest.raises((RuntimeError, AssertionError)) as ended:
+        counters.warmed_up(Case("histogram", "triton", "forward", "65536x256x0-int32"), histogram, {})
+    assert not isinstance(ended.value, NotApplicable)

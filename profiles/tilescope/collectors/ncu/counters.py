@@ -184,7 +184,9 @@ def warmed_up(case: Case, spec: Any, settings: Mapping[str, Any]) -> Callable[[]
     """The case's call after all warm-up calls but the last. Raises NotApplicable for an empty workload."""
     from tilescope.execution import execute  # noqa: PLC0415 - only the worker may import torch
 
-    if spec.workload(case.workload).elements == 0:
+    # Not by the product of its dimensions: one may be a parameter of 0.
+    cost = spec.cost(spec.workload(case.workload), case.direction)
+    if cost and cost.flops == cost.bytes_written == 0:
         raise NotApplicable("an empty workload launches nothing to count")
     run = execute.prepare(spec, case, "cuda")
     for _ in range(warmup(settings) - 1):
