@@ -15,7 +15,6 @@ from tilescope.table import line_values, schema
 from tilescope.table.case import Case
 from tilescope.table.run import Device, Run
 from tilescope_dashboard.components import code_pair
-from tilescope_dashboard.data import recordings
 from tilescope_dashboard.figures.style import DARK, LIGHT
 from tilescope_dashboard.topics import source as topic
 from tilescope_dashboard.topics.source import FunctionLaunch, LineColumn
@@ -91,7 +90,7 @@ def test_listing_says_shares_of_the_launch(frame: pd.DataFrame) -> None:
     stalls = topic.by_line(own, STALLS)
     assert stalls.to_dict() == {("softmax.py", 8): 60.0, ("standard.py", 191): 20.0}
     assert topic.shares(stalls).tolist() == [0.75, 0.25]
-    assert topic.hottest(own, STALLS, "softmax.py") == (8, 0.75)
+    assert topic.hottest(own, STALLS, "softmax.py") == ("softmax.py", 8, 0.75)
     assert topic.hottest(own, STALLS, "else.py") is None
     assert topic.shares(pd.Series([0.0])).tolist() == [0.0]
     assert topic.files(own) == ["softmax.py", "standard.py"]
@@ -276,19 +275,11 @@ def test_source_offers_lines_of_another(own_runs: Path, frame: pd.DataFrame) -> 
     assert not choice.visible
 
 
-def test_of_a_recording_the_measured_lines_come_first(own_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    of_title = {one.title: one for one in store.list_runs()}
-    changed = {of_title["softmax"].path, of_title["softmax by source line"].path}
-    monkeypatch.setattr(recordings, "changed_kernels", lambda loaded: ["softmax"] if loaded.folder in changed else [])
-    view = shown(of_title["softmax"].id)
-    assert "From softmax by source line, recorded" in words(view)
-    assert "changed since it was recorded" in words(view)
-    assert next(iter(field(view, "lines of").options)).startswith("softmax, recorded")
-    # But not those of other code where there are lines of today's.
-    changed.discard(of_title["softmax"].path)
-    view = shown(of_title["softmax"].id)
-    assert "From softmax, recorded" in words(view)
-    assert list(field(view, "lines of").options)[1].endswith("changed since it was recorded")
+def test_case_with_measured_lines_comes_first(frame: pd.DataFrame) -> None:
+    compiled = frame[frame["source"] == "compiler"].assign(workload="8x8-fp32")
+    both = pd.concat([compiled, frame], ignore_index=True)
+    assert topic.first_case(both, ("8x8-fp32", "forward")) == ("triton", "forward", CASE.workload, "")
+    assert topic.first_case(compiled, ("8x8-fp32", "forward")) == ("triton", "forward", "8x8-fp32", "")
 
 
 def test_without_its_text_a_run_shows_numbers_only(run: str) -> None:

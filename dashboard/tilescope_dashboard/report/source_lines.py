@@ -10,7 +10,6 @@ import pandas as pd
 from tilescope.files import names
 from tilescope.runs.store import LoadedRun
 from tilescope.table.line_values import LINE_METRICS
-from tilescope.table.sources import MEASURED
 
 from tilescope_dashboard.data import recordings
 from tilescope_dashboard.data.columns import Column
@@ -32,9 +31,8 @@ def source_lines(loaded: LoadedRun, kernel: str, cases: Mapping[str, Mapping[str
         other = recordings.best_other(loaded, kernel, recordings.MEASURED_LINES)
         if other is not None:
             lines = _of(other.loaded, kernel)
-            timed = lines[lines["source"].isin(MEASURED)]
             # One case is enough of a run that is not the reported one.
-            first = dict(zip(topic.CASE, topic.first_case(timed, _problem(cases)), strict=True))
+            first = dict(zip(topic.CASE, topic.first_case(lines, _problem(cases)), strict=True))
             of_case = topic.of_case(lines, tuple(first.values()))
             for part in _part(other.loaded, kernel, of_case, first):
                 yield replace(part, text=f"From another run: {other.origin_of(kernel)}. {part.text}")
@@ -50,12 +48,11 @@ def _problem(cases: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
 
 
 def _part(run: LoadedRun, kernel: str, lines: pd.DataFrame, case: Mapping[str, Any]) -> Iterator[Part]:
-    """The launch of a case in which most happens; another case of the same pass where ``lines`` lack this one."""
+    """The launch of a case in which most happens; another case of the same pass where ``lines`` lack this one, or measured another."""
     if lines.empty:
         return
     wanted = tuple(str(case[name]) for name in topic.CASE)
-    known = set(topic.cases(lines).values())
-    chosen = wanted if wanted in known else topic.first_case(lines, (str(case["workload"]), str(case["pass"])))
+    chosen = topic.first_case(lines, (str(case["workload"]), str(case["pass"])), wanted)
     launch, rows = _fullest(topic.of_case(lines, chosen))
     columns = topic.first_columns(topic.line_columns(rows), _COLUMNS)
     if not columns:
@@ -63,8 +60,8 @@ def _part(run: LoadedRun, kernel: str, lines: pd.DataFrame, case: Mapping[str, A
     texts = {file: run.source_text(kernel, file) for file in topic.files(rows)}
     file = next((name for name, text in texts.items() if text is not None), next(iter(texts)))
     impl, direction, workload, config = chosen
-    hot, text = topic.hottest(rows, columns[0], file), texts[file] or ""
-    head = topic.sentence(launch.label, hot, columns[0].text, apart=False).title
+    hot, text = topic.hottest(rows, columns[0]), texts[file] or ""
+    head = topic.sentence(launch.label, hot, columns[0].text, file=file, apart=False).title
     where = ", ".join(filter(None, (impl, workload, config, launch.label)))
     listing = Listing(file, text, rows, tuple(columns), _spans(text, rows.loc[rows["file"] == file, "line"]))
     said = f"{head}." if text else f"{head}. {topic.NO_TEXT.format(file)}"

@@ -130,10 +130,14 @@ def listed(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(label=rows["metric"].map(labels)).sort_values(["file", "line"], kind="stable", ignore_index=True)
 
 
-def first_case(found: pd.DataFrame, problem: tuple[str, str]) -> tuple[str, ...]:
-    """The case to show first: the default config's for ``problem`` (workload and pass), else the first of ``cases``."""
-    known, (workload, direction) = list(cases(found).values()), problem
-    return next((case for case in known if case[1:] == (direction, workload, "")), known[0])
+def first_case(found: pd.DataFrame, problem: tuple[str, str], wanted: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The case to show first: ``wanted``, else the default config's for ``problem`` (workload and pass), else the first of ``cases``.
+
+    Where lines of cases were measured, it is one of these, of the same pass if there is any.
+    """
+    measured = found[found["source"].isin(MEASURED)]
+    known, (workload, direction) = list(cases(found if measured.empty else measured).values()), problem
+    return min(known, key=lambda case: (case != wanted, case[1:] != (direction, workload, ""), case[1] != direction))
 
 
 def by_line(rows: pd.DataFrame, column: LineColumn) -> pd.Series:
@@ -148,13 +152,14 @@ def shares(values: pd.Series) -> pd.Series:
     return values / total if total else values * 0.0
 
 
-def hottest(rows: pd.DataFrame, column: LineColumn, file: str) -> tuple[int, float] | None:
-    """The line of ``file`` with the largest share of a column, and the share; None if the file has no values."""
+def hottest(rows: pd.DataFrame, column: LineColumn, file: str = "") -> tuple[str, int, float] | None:
+    """The file and the line with the largest share of a column, and the share; of ``file`` if it is given. None without values."""
     share = shares(by_line(rows, column))
-    own = share[share.index.get_level_values("file") == file]
+    own = share[share.index.get_level_values("file") == file] if file else share
     if own.empty or not own.max():
         return None
-    return int(own.idxmax()[1]), float(own.max())
+    where, line = own.idxmax()
+    return str(where), int(line), float(own.max())
 
 
 def excerpt(text: str, lines: Iterable[int]) -> list[tuple[int, int]]:
@@ -171,20 +176,25 @@ def excerpt(text: str, lines: Iterable[int]) -> list[tuple[int, int]]:
 
 def sentence(
     launch: str,
-    hottest: tuple[int, float] | None,
+    hottest: tuple[str, int, float] | None,
     metric: str,
     *,
+    file: str,
     apart: bool,
     case: Sequence[str] = (),
     asked: Sequence[str] | None = None,
     launched: Sequence[str] = (),
 ) -> Sentence:
-    """The headline: the ``hottest`` line and its share of ``metric``, else the ``launch``. ``apart``: other files have values too.
+    """The headline: the ``hottest`` line and its share of ``metric``, else the ``launch``. ``file`` is shown; ``apart``: others have
+    values too.
 
     ``case`` is the one that is shown. Where the page's case, ``asked``, is another, the headline names both. It says too where
     ``asked`` is known to have ``launched`` other functions.
     """
-    title = f"Line {hottest[0]} has {write(hottest[1], 'ratio')} of {metric}" if hottest else launch
+    title = launch
+    if hottest:
+        where, line, share = hottest
+        title = f"{'Line ' if where == file else f'{where}:'}{line} has {write(share, 'ratio')} of {metric}"
     text = _READING.format(_APART if apart else _INLINED)
     function = launch.partition(",")[0]
     alike, gone = not asked or tuple(asked[:3]) == tuple(case[:3]), bool(launched) and function not in launched

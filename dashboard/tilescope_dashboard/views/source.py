@@ -29,9 +29,7 @@ _NO_ASSEMBLY = (
 
 class Source(View):
     """One launch of one case at a time, with the chosen columns of values of its lines, else the default ones; below it the layout of
-    a tile that it moves.
-
-    A user's own run comes first. For a recording, another recording with measured lines may be shown.
+    a tile that it moves. A case with measured lines comes first, and a recording with such lines can be chosen.
     """
 
     name_in_address, title, question = "source", "Source", recordings.LINES
@@ -64,11 +62,8 @@ class Source(View):
             return
         measured = self.state.answer(recordings.MEASURED_LINES) or self.shown
         kernel = self.state.kernel
-        own = self.shown.loaded is self.state.loaded and not self.shown.summary.recorded
-        # Values of older code do not belong to today's lines.
-        former = measured.changed(kernel) and not self.shown.changed(kernel)
         known = {one.origin_of(kernel): one for one in (self.shown, measured)}
-        self._recording.offer(known, self.shown if own or former else measured)
+        self._recording.offer(known, self.shown)
         self._recording.visible = len(known) > 1
         self._fill()
 
@@ -133,7 +128,7 @@ class Source(View):
     def _draw(self) -> None:
         """The source with the chosen columns, and the chosen stage."""
         rows, columns, text, launch = self._rows, self._columns.value, self._text or "", self._launch.value
-        hot = topic.hottest(rows, columns[0], self._file) if columns else None
+        hot, own_hot = (topic.hottest(rows, columns[0], file) if columns else None for file in ("", self._file))
         own_lines = rows.loc[rows["file"] == self._file, "line"]
         left = code_pair.source(text, self._file, rows, columns, topic.excerpt(text, own_lines))
         others = code_pair.elsewhere(rows, self._file, columns)
@@ -142,10 +137,19 @@ class Source(View):
         asked, shown = self.state.standing, self._case.value
         launched = kernel_cases.functions(self.state.table, asked) if asked else ()
         self.say(
-            topic.sentence(launch.label, hot, column, apart=bool(others), case=shown, asked=asked, launched=launched)
+            topic.sentence(
+                launch.label,
+                hot,
+                column,
+                file=self._file,
+                apart=bool(others),
+                case=shown,
+                asked=asked,
+                launched=launched,
+            )
         )
         # Keep the chosen line as long as the launch has it.
-        line = self.code.line if self.code.line in own_lines.array else hot[0] if hot else 0
+        line = self.code.line if self.code.line in own_lines.array else own_hot[1] if own_hot else 0
         self.code.param.update(line=line, markup=markup)
 
     def _assembly(self) -> str:
