@@ -11,7 +11,7 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SHOWN = {
     "01_first_kernel": "scale", "02_recordings": "NVIDIA H200", "03_findings": "cure: ", "04_roofline": "% of roofline",
     "05_compare": "triton is", "06_traffic": "model", "07_sweep": "the fastest is triton.Config(", "08_fuse": "up to 2× by the bytes",
-    "09_gate": "fail\nregisters", "10_other_tools": "5.00 µs", "11_agent": "advice version", "12_report": "## Tilescope: GELU", "13_model": "= 100 µs\n", "14_lanes": "wait for load     wait",
+    "09_gate": "fail\nregisters", "10_other_tools": "5.00 µs", "11_agent": "advice version", "12_report": "## Tilescope: gelu", "13_model": "= 100 µs\n", "14_lanes": "wait for load     wait",
 }  # fmt: skip
 
 

@@ -59,12 +59,12 @@ def test_changed_roof_is_reached_or_left() -> None:
 
 
 def test_compare_implementations_shows_code() -> None:
-    run = next(run for run in recorded() if run.title == "studies")
+    run = next(run for run in recorded() if run.title == "strided_copy")
     shown = opened(Compare, run=run.id, kernel="strided_copy", compared=[f"{run.id}:strided"])
     code = shown.changes.layout.object
     assert "strided → triton" in code
-    assert re.search(r'class="removed"><th scope="row">31<.*def strided_copy_kernel', code)
-    assert re.search(r'class="added"><th scope="row">22<.*def unit_copy_kernel', code)
+    assert re.search(r'class="removed"><th scope="row">30<.*def strided_copy_kernel', code)
+    assert re.search(r'class="added"><th scope="row">21<.*def unit_copy_kernel', code)
     assert "SPEC" not in code and "Uncoalesced loads" in code
     shown.state.compared = [f"{run.id}:eager"]
     shown.refresh()

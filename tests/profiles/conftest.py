@@ -19,10 +19,8 @@ from tests.recorded import recorded
 from .fake_jobs import KIT, OWN
 
 FIXTURES = Path(__file__).parent / "fixtures"
-#: Recordings that stand for all where a test is of each: a family by every collector, a kernel's source lines, a sweep.
-EVERY_RUN = {
-    recorded(title) for title in ("elementwise, by Nsight Compute", "softmax by source line", "losses: autotune sweeps")
-}
+#: Recordings that stand for all where a test is of each: a kernel by every collector, and a sweep.
+EVERY_RUN = {recorded(title) for title in ("softmax", "losses: autotune sweeps")}
 
 
 def pytest_generate_tests(metafunc):

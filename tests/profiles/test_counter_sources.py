@@ -26,7 +26,7 @@ def by_ncu(loaded):
     mine = table[
         table[["kernel", "workload", "pass", "impl"]].eq(first[["kernel", "workload", "pass", "impl"]]).all(axis=1)
     ]
-    return mine[(mine["source"] != "ncu") | mine["metric"].isin(COUNTED)]
+    return mine[(mine["source"] != "cupti") & ((mine["source"] != "ncu") | mine["metric"].isin(COUNTED))]
 
 
 @pytest.fixture(scope="module")

@@ -245,13 +245,13 @@ def test_a_lower_clock_that_explains_the_slowdown_leaves_it_open(clock: float, v
     assert ("SM clock" in found.checks[0].said) == (verdict == "undecided")
 
 
-#: Softmax recorded whole, and one of its cases before, with other settings of what is predicted without a GPU.
-WHOLE, AGAIN = recorded("softmax"), recorded("softmax by source line")
+#: A product recorded whole, and one of its cases before.
+WHOLE, AGAIN = recorded("matmul"), recorded("matmul: inside")
 
 
 def test_the_same_kernel_recorded_twice_is_let_through(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["gate", AGAIN, WHOLE]) == 0
-    assert capsys.readouterr().out.startswith(f"gate passed: 10 checks pass ({AGAIN} → {WHOLE})")
+    assert capsys.readouterr().out.startswith(f"gate passed: 5 checks pass ({AGAIN} → {WHOLE})")
 
 
 def test_the_command_says_why_and_writes_summaries(
@@ -264,7 +264,7 @@ def test_the_command_says_why_and_writes_summaries(
     arguments = ["gate", WHOLE, AGAIN, "--impl", "triton", "--markdown", str(tmp_path / "own.md")]
     assert cli.main(arguments) == 1
     said = capsys.readouterr().out
-    assert said.startswith("gate failed: 10 of 22 checks fail, 2 not compared") and "absent in the candidate" in said
+    assert said.startswith("gate failed: 11 of 17 checks fail, 1 not compared") and "absent in the candidate" in said
     markdown = (tmp_path / "own.md").read_text()
     assert markdown.startswith("## ❌ Kernels: gate failed") and "| --- |" in markdown
     assert step.read_text() == "before\n" + markdown

@@ -60,7 +60,7 @@ def test_a_recording_can_be_loaded_and_shown():
     run = tilescope.load(recorded.id)
     assert isinstance(run, tilescope.LoadedRun)
     assert "(measured)" in repr(run)
-    assert "num_stages=3; from torch_profiler, ncu)</td>" in html(run)
+    assert "num_stages=3; from torch_profiler, cupti)</td>" in html(run)
 
 
 def test_views_are_the_dashboards():

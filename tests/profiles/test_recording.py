@@ -175,9 +175,9 @@ def test_ncu_replays_one_size_of_each_kernel(monkeypatch, tmp_path):
     for part in (*parts.values(), alone):
         with pytest.raises(ValueError, match=r"^$"):
             asyncio.run(part.run(tmp_path, print))
-    assert asked["ncu",][1] == [["64-fp32"], ["16-fp32"]]
-    assert asked["ncu",][0].workloads == ("64-fp32", "16-fp32")
-    assert asked["ncu_source",][1] == [["64-fp32"]]
+    assert asked["ncu",][1] == [["512-fp32"], ["16-fp32"]]
+    assert asked["ncu",][0].workloads == ("512-fp32", "16-fp32")
+    assert asked["ncu_source",][1] == [["512-fp32"]]
     assert asked["ncu",][0].implementations == asked["ncu_source",][0].implementations == ("triton",)
     assert asked["compiler", "interpreter"][1] == [[], []]
     passes = {collectors[-1]: request.settings.get("one_pass") for collectors, (request, _) in asked.items()}

@@ -95,7 +95,7 @@ def test_times_of_two_collectors_are_not_compared():
 
 
 def test_cases_of_a_run_have_its_values_and_findings():
-    folder = next(run.path for run in store.list_runs([store.recorded_dir()]) if run.title == "studies")
+    folder = next(run.path for run in store.list_runs([store.recorded_dir()]) if run.title == "strided_copy")
     of = [one for one in versions.cases(store.open_run(folder)) if one.title == "strided_copy 4194304x32-fp32"]
     plain, strided = (next(one for one in of if one.names["impl"] == impl) for impl in ("triton", "strided"))
     assert (plain.values["sector_efficiency_read"], strided.values["sector_efficiency_read"]) == (1.0, 0.125)

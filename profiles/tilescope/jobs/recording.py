@@ -219,7 +219,7 @@ def join(parts: Sequence[Path], work: Path) -> Path:
     used = dict.fromkeys(name for run in runs for name in run.settings["collectors"])
     about = dataclasses.replace(
         first.run, id=store.new_id(), started=min(run.started for run in runs), title="joined",
-        kernels={name: facts for run in runs for name, facts in run.kernels.items()},
+        kernels={name: _facts(name, runs) for run in runs for name in run.kernels},
         versions={name: said for run in reversed(runs) for name, said in run.versions.items()},
         settings={**first.run.settings, "collectors": list(used), "conditions": conditions(list(used), first.run.settings)},
         failures=tuple(dict.fromkeys(one for run in runs for one in run.failures)),
@@ -265,6 +265,13 @@ def _holds(run: Run, former: Run) -> bool:
     return bool(wanted) and run.kernels.keys() >= former.kernels.keys() and used >= wanted
 
 
+def _facts(kernel: str, runs: Sequence[Run]) -> Mapping[str, Any]:
+    """The kernel's facts in these runs. Each run has the digests of the functions that it saw."""
+    known = [run.kernels[kernel] for run in runs if kernel in run.kernels]
+    functions = {name: digest for facts in known for name, digest in facts.get("functions", {}).items()}
+    return {**known[-1], "functions": functions}
+
+
 def _copy(one: store.LoadedRun, writer: store.RunWriter) -> None:
     """Copies a part's lines, texts, configs and listings."""
     for kernel in one.run.kernels:
@@ -285,11 +292,15 @@ def _seconds(entry: _Entry) -> float:
     """Roughly how long a GPU takes for a kernel's cases: so long for each, and for the calls of its declared cost."""
     found = 0.0
     for workload in entry["selected"] or [size["id"] for size in entry["workloads"]]:
-        for direction in entry["passes"]:
-            cost = entry["cost"].get(workload, {}).get(direction, {})
-            moved = cost.get("bytes_read", 0) + cost.get("bytes_written", 0)
-            found += _CASE + _CALLS * max(moved / _BYTES, cost.get("flops", 0) / _FLOPS)
+        found += sum(_CASE + _CALLS * _call(entry, workload, direction) for direction in entry["passes"])
     return found * len(entry["implementations"])
+
+
+def _call(entry: _Entry, workload: str, direction: str) -> float:
+    """Roughly how many seconds the GPU takes for a call."""
+    cost = entry["cost"].get(workload, {}).get(direction, {})
+    moved = cost.get("bytes_read", 0) + cost.get("bytes_written", 0)
+    return float(max(moved / _BYTES, cost.get("flops", 0) / _FLOPS))
 
 
 def _configs(entry: _Entry) -> bool:
@@ -297,6 +308,6 @@ def _configs(entry: _Entry) -> bool:
 
 
 def _one_size(entry: _Entry) -> str:
-    """The workload at which a kernel's launches are replayed: the one called large, or else the largest."""
-    sizes = [size for size in entry["workloads"] if not entry["selected"] or size["id"] in entry["selected"]]
-    return str(max(sizes, key=lambda size: (size["label"] == "large", size["elements"]))["id"])
+    """The workload at which a kernel's launches are replayed: the longest, which represents the kernel (``summary.representative``)."""
+    sizes = entry["selected"] or [size["id"] for size in entry["workloads"]]
+    return str(max(sizes, key=lambda size: _call(entry, size, entry["passes"][0])))

@@ -18,7 +18,7 @@ OF_SWEEP, _SWEEPS = ("kernel", "impl", "pass", "workload"), ": autotune sweeps"
 
 
 def of_kernel(kernel: str) -> list[Summary]:
-    """The recordings of a kernel, newest first; those with GPU times and counters before the others, by ncu before those by CUPTI.
+    """The recordings of a kernel, newest first; those with GPU times and counters before the others.
 
     Raises StoreError where there is none.
     """
@@ -26,7 +26,7 @@ def of_kernel(kernel: str) -> list[Summary]:
     found = [run for run in every if kernel in run.kernels]
     if not found:
         raise store.StoreError(f"no recording of {kernel!r}: 'tilescope show' lists the recordings and their kernels")
-    return sorted(found, key=lambda run: [not {"torch_profiler", name} <= {*run.sources} for name in COUNTERS])
+    return sorted(found, key=lambda run: "torch_profiler" not in run.sources or not {*COUNTERS} & {*run.sources})
 
 
 def sweeps(kernel: str = "") -> Iterator[tuple[str, store.LoadedRun]]:

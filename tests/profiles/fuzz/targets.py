@@ -31,7 +31,7 @@ from tilescope.table.run import Run
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 RECORDED = Path(__file__).parents[3] / "profiles" / "recorded"
 #: A recording by every collector, with lines and listings.
-RUN = next(s.id for s in store.list_runs([RECORDED]) if s.title == "cross-entropy with its peers, by Nsight Compute")
+RUN = next(s.id for s in store.list_runs([RECORDED]) if s.title == "cross_entropy")
 #: Seconds of the processor that one mutant may take, and bytes that the process may come to.
 SECONDS, MEMORY = 30, 3 << 30
 #: Files of other tools, one or two a format.
