@@ -10,7 +10,7 @@ import pytest
 from tilescope import cli
 from tilescope.hardware import device
 from tilescope.models import advice, summary
-from tilescope.models.advice import Finding, passes
+from tilescope.models.advice import Finding, subject
 from tilescope.runs import recordings, store
 from tilescope.table import schema
 from tilescope.table.case import Case
@@ -147,7 +147,7 @@ def test_passes_within_l2_are_compared_with_one() -> None:
     (counted(50 * MB, 17), USES, False),
 ])  # fmt: skip
 def test_dependence_on_all_input_begins_there(first: dict[str, float], second: dict[str, float], needs: bool) -> None:
-    assert bool(passes.two_passes(gather(schema.frame(chain(first, second))))) == needs
+    assert bool(subject.two_passes(gather(schema.frame(chain(first, second))))) == needs
 
 
 @pytest.mark.parametrize(("made", "asked", "needs"), [
@@ -159,7 +159,7 @@ def test_two_passes_partial_results_are_small_and_read_by_all(made: float, asked
     later = counted(
         unique, 50 * MB, **{"requested_bytes_read@interpreter": unique + asked * made, "grid_blocks@ncu": 100}
     )
-    assert bool(passes.two_passes(gather(schema.frame(chain(counted(50 * MB, made), later))))) == needs
+    assert bool(subject.two_passes(gather(schema.frame(chain(counted(50 * MB, made), later))))) == needs
 
 
 STALLS = {"stall_long_scoreboard@ncu": 3.1, "stall_wait@ncu": 3.0, "stall_barrier@ncu": 2.9, "stall_selected@ncu": 1.0}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tilescope.cli import main
 from tilescope.commands.claims import BEGIN, END, block
-from tilescope.models import claims, claims_text, published_claims, recorded_claims
+from tilescope.models import claims, claims_text, recorded_claims
 from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.case import Case
@@ -20,7 +20,7 @@ ROOF = Ceiling("hbm", 4e12, "byte/second", "measured", "copy")
 
 
 KERNEL = "softmax"
-CLAIM = published_claims.of(KERNEL, "forward")
+CLAIM = claims.published(KERNEL, "forward")
 LARGE = f"{KERNEL}/liger/forward/8x8-fp32"
 #: The kernel's file, and the digest of a function that it no longer has.
 FORMER = {"file": "tilescope_kernels/reductions/softmax.py", "functions": {"gone": "0"}}
@@ -147,17 +147,15 @@ def test_claims_writes_between_the_marks(recordings, runs, tmp_path, capsys):
 
 def test_every_claim_is_of_a_recorded_kernel():
     measured, _ = recorded_claims.every()
-    recorded = {(row.kernel, row.direction) for row in published_claims.CLAIMS}
+    recorded = {(row.kernel, row.direction) for row in claims.CLAIMS}
     assert recorded <= set(zip(measured["kernel"], measured["pass"], strict=True))
-    assert all(claim.low < claim.high for claim in published_claims.CLAIMS)
+    assert all(claim.low < claim.high for claim in claims.CLAIMS)
 
 
 def test_every_claim_has_a_source():
-    assert all(
-        re.match(r"https://\S+$", claim.source) and claim.title and claim.said for claim in published_claims.CLAIMS
-    )
+    assert all(re.match(r"https://\S+$", claim.source) and claim.title and claim.said for claim in claims.CLAIMS)
     page = MEASURED.read_text(encoding="utf-8")
-    assert all(f"]({claim.source})" in page for claim in published_claims.CLAIMS)
+    assert all(f"]({claim.source})" in page for claim in claims.CLAIMS)
 
 
 def test_fuller_comparison_counts():

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from tilescope import cli
-from tilescope.models import compare, gate, gate_text, json_documents
+from tilescope.commands import gate as gate_command
+from tilescope.models import compare, gate, json_documents
 from tilescope.notebook import opening
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
@@ -289,7 +290,7 @@ def test_a_limit_that_is_none_is_refused_in_a_line(wrong: list[str], capsys: pyt
 
 def test_a_name_from_a_run_stays_text_in_the_summary() -> None:
     case = Case("scale|`x`", "triton", "forward", "8<script>-fp32")
-    written = gate_text.markdown(
+    written = gate_command.markdown(
         gate.gate(run(COMPILED, of=case), run({**COMPILED, "registers": 255}, of=case), LIMITS)
     )
     (row,) = (line for line in written.splitlines() if "scale" in line)

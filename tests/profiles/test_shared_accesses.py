@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tilescope.collectors import shared_accesses
 from tilescope.collectors.compiled_text import read
-from tilescope.models import shared_memory
+from tilescope.commands import show
 from tilescope.table import line_values
 from tilescope.table.case import Case
 
@@ -102,13 +102,13 @@ def test_conflicted_lines_come_worst_first():
             case, "compiler", {"code_wavefronts": has, "code_wavefronts_ideal": needs}, line=line, **known
         )
     )
-    assert list(shared_memory.conflicted(lines)["line"]) == [5, 3]
-    worst, _ = shared_memory.remarks(lines)
+    assert list(show.conflicted(lines)["line"]) == [5, 3]
+    worst, _ = show.remarks(lines)
     assert (
         worst
         == "bank conflicts (predicted): f, f.py line 5: shared memory takes 32× the wavefronts that its bytes need"
     )
-    assert not list(shared_memory.remarks(line_values.frame([])))
+    assert not list(show.remarks(line_values.frame([])))
 
 
 def launch(code, scalars, blocks=10):

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+
+import pandas as pd
 
 from tilescope.commands import running
-from tilescope.models import impossible, json_documents, shared_memory, sweeps, terminal, text_table
+from tilescope.models import impossible, json_documents, sweeps, terminal, text_table
 from tilescope.runs import changes, store
+from tilescope.table import units
 from tilescope.table.case import Case
 from tilescope.table.schema import NAMED
+
+_PLACE = ["kernel", "impl", "function", "file", "line"]
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(text_table.text(loaded, rows))
     for sweep, lines in sweeps.conclusions(loaded.table, run.device.target):
         terminal.say(sweep, *(f"  {line}" for line in lines))
-    terminal.say(*shared_memory.remarks(loaded.lines))
+    terminal.say(*remarks(loaded.lines))
     for case, reason in impossible.of_table(loaded.table, run.device, run.kernels):
         terminal.say(f"impossible: {Case(*(case.key[name] for name in NAMED)).id}: {reason.said}")
     running.report(loaded, False, [])
@@ -78,3 +84,28 @@ def _list(as_json: bool) -> int:
     ]  # fmt: skip
     print(terminal.render(["run", "device", "title", "cases", "remarks"], rows))
     return 0
+
+
+def conflicted(lines: pd.DataFrame) -> pd.DataFrame:
+    """Lines with predicted bank conflicts, the worst first.
+
+    ``lines`` is a frame of ``table.line_values``. The columns are the line's place, ``wavefronts`` and ``ideal`` of one warp (each
+    access counted once), and their ``ratio``: the worst case's, where cases share a line.
+    """
+    own = lines[lines["metric"].isin(["code_wavefronts", "code_wavefronts_ideal"])]
+    found = own.pivot_table(index=[*_PLACE, "pass", "workload", "config", "launch"], columns="metric", values="value")
+    found = found.reindex(columns=["code_wavefronts", "code_wavefronts_ideal"]).set_axis(
+        ["wavefronts", "ideal"], axis="columns"
+    )
+    found = found[found["wavefronts"] > found["ideal"]].reset_index()
+    found["ratio"] = found["wavefronts"] / found["ideal"]
+    return found.sort_values("ratio", ascending=False, kind="stable").drop_duplicates(_PLACE, ignore_index=True)
+
+
+def remarks(lines: pd.DataFrame) -> Iterator[str]:
+    """A line of text for each line of ``conflicted``."""
+    for row in conflicted(lines).itertuples():
+        yield (
+            f"bank conflicts (predicted): {row.function}, {row.file} line {row.line}: shared memory takes "
+            f"{units.times(row.ratio)} the wavefronts that its bytes need"
+        )

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from tilescope.files.bounded_reading import one_line
-from tilescope.models import published_claims
+from tilescope.models import claims
 from tilescope.models.claims import OVER, disagree, verdicts
 from tilescope.runs.store import LoadedRun
 
@@ -28,8 +28,8 @@ def markdown(rows: pd.DataFrame) -> str:
     lines = ["| " + " | ".join(_HEADINGS) + " |", "|---|---:|---|" + "---:|" * (len(_HEADINGS) - 3)]
     verdict = verdicts(rows)
     for (kernel, direction), sizes in rows.groupby(["kernel", "pass"], sort=False):
-        name = _text(kernel) + ("" if direction == published_claims.FORWARD else f", {_text(direction)}")
-        claim = published_claims.of(str(kernel), str(direction))
+        name = _text(kernel) + ("" if direction == claims.FORWARD else f", {_text(direction)}")
+        claim = claims.published(str(kernel), str(direction))
         said = f"[{claim.said}]({claim.source}): {verdict[kernel, direction]}" if claim else "–"
         cells = [
             name, _counted(sizes), said, _span(sizes["bound"]),

@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import pandas as pd
 
 from tilescope.models import faults, impossible, summary
-from tilescope.models.advice import compute, configs, lanes, latency, memory, occupancy, stalls
+from tilescope.models.advice import calls, compute, memory, occupancy, waits
 from tilescope.models.advice.distance import distance
 from tilescope.models.advice.finding import DISTANCE, NVIDIA, OURS, WARNING, WORTH, Bound, Evidence, Finding, rank
-from tilescope.models.advice.passes import two_passes
-from tilescope.models.advice.subject import Subject, evidence, launches
+from tilescope.models.advice.subject import Subject, evidence, launches, two_passes
 from tilescope.runs.store import LoadedRun
 from tilescope.table import kernel_faults
 from tilescope.table.case_table import CaseValues, gather, problem_of
@@ -32,11 +31,11 @@ RULES: tuple[Rule, ...] = (
     memory.extra_bytes, memory.repeated_requests, memory.uncoalesced, memory.narrow_loads, memory.spills, memory.at_the_roof,
     occupancy.low_occupancy, occupancy.register_pressure, occupancy.partial_waves,
     compute.no_tensor_cores, compute.at_the_rate, compute.serialized_products, compute.bank_conflicts,
-    latency.launch_bound, latency.late_cpu, stalls.longest_stall, lanes.waits, configs.quicker_config,
+    calls.launch_bound, calls.late_cpu, waits.longest_stall, waits.lanes, calls.quicker_config,
 )  # fmt: skip
 
 #: Rules on the call as a whole. Only these apply where launches are so short that their code does not matter.
-_OF_CALLS: tuple[Rule, ...] = (latency.launch_bound, latency.late_cpu, configs.quicker_config)
+_OF_CALLS: tuple[Rule, ...] = (calls.launch_bound, calls.late_cpu, calls.quicker_config)
 
 #: The least share of a case's time of a launch that rules look at.
 _SHARE = 0.1

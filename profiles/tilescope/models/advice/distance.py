@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tilescope.hardware import roofs
-from tilescope.models.advice import stalls
+from tilescope.models.advice import waits
 from tilescope.models.advice.finding import AT_ROOF, DISTANCE, IDLE, Evidence, Finding
 from tilescope.models.advice.subject import Subject
 from tilescope.table import units
@@ -48,7 +48,7 @@ def _next(subject: Subject, fraction: float) -> str:
         return "These kernels are a library's own: another implementation is the only change there is."
     if subject.launch_bound:
         return "So short a launch cannot come near its roof: measure a larger problem to judge the code in it."
-    counted = [stalls.shares(launch) for launch in subject.launches]
+    counted = [waits.shares(launch) for launch in subject.launches]
     if not any(counted):
         return "Profile it with ncu on a GPU: it counts what warps wait for."
     most = [(name, share) for name, share in max(counted, key=lambda shares: sum(shares.values())).items()][:2]

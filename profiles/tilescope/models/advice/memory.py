@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from tilescope.hardware import roofs
 from tilescope.models import bound, roofline, traffic
-from tilescope.models.advice import stalls
+from tilescope.models.advice import waits
 from tilescope.models.advice.finding import WORTH, Evidence, Finding
 from tilescope.models.advice.subject import LaunchValues, Subject
 from tilescope.table import units
@@ -195,7 +195,7 @@ def narrow_loads(subject: Subject) -> Iterator[Finding]:
         loads, stores = (_requests(subject, launch, way) for way in _WAYS)
         if not loads or any(_sectors(launch, way)[0] >= _EXCESS for way in _WAYS):
             continue
-        stalled = stalls.shares(launch).get("lg_throttle", 0.0) * loads / (loads + stores)
+        stalled = waits.shares(launch).get("lg_throttle", 0.0) * loads / (loads + stores)
         left = max(1 - stalled, width.value / _WIDEST)
         yield subject.finding(
             "narrow-loads",
