@@ -37,7 +37,12 @@ from benchmarks.foreign_kernels import Entry
 from benchmarks.forking import forked
 
 #: What every process needs, and nothing that asks for a GPU when it is imported: the libraries are imported by each for itself.
-_FIRST = ("torch._dynamo", "tilescope.captures.recording", "tilescope.tuning.ahead", "tilescope.execution.describe")
+_FIRST = (
+    "torch._dynamo",
+    "tilescope.captures.recording",
+    "tilescope.tuning.autotuning",
+    "tilescope.execution.describe",
+)
 #: What makes a note of a run an accusation.
 _BLAMING = ("race", "out of bounds", "outside", "wrong")
 

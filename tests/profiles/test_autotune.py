@@ -8,7 +8,7 @@ import triton.language as tl
 from tilescope.captures import recording
 from tilescope.captures.recorder import Recorder
 from tilescope.execution import launches, offline
-from tilescope.tuning import ahead, autotuning, compile_jobs, compile_pool, memory, pruning, racing, sweep
+from tilescope.tuning import autotuning, compile_jobs, compile_pool, memory, pruning, racing, sweep
 from triton import knobs
 from triton.runtime.errors import AutotunerError
 
@@ -208,7 +208,7 @@ def test_ahead_compiles_all_that_another_autotuner_tries(timed):
     hits: list[bool] = []
 
     def searching(tuner, configs, args, keywords):
-        done = ahead.compile_ahead(tuner, configs, args, keywords)
+        done = autotuning.compile_ahead(tuner, configs, args, keywords)
         told.append(([config.kwargs["BLOCK"] for config in configs], done))
         hits.clear()
 
@@ -228,11 +228,11 @@ def test_ahead_leaves_hooks_our_searches_and_errors_alone(timed, monkeypatch):
     def fail(*about):
         raise OSError("no more processes")
 
-    with recording.on_gpu(Recorder(), lambda *about: done.append(ahead.compile_ahead(*about))):
+    with recording.on_gpu(Recorder(), lambda *about: done.append(autotuning.compile_ahead(*about))):
         search(hook=lambda args: None)
         monkeypatch.setattr(compile_pool, "Pool", fail)
         assert search().best_config.kwargs["BLOCK"] == 64
     assert done == [0, 0]
     monkeypatch.undo()
     ours, x = tuner(64, 128, 256), torch.empty(8)
-    assert ahead.compile_ahead(ours, ours.configs, (x, x, 8), {"grid": (1,)}) == 0
+    assert autotuning.compile_ahead(ours, ours.configs, (x, x, 8), {"grid": (1,)}) == 0

@@ -1,6 +1,6 @@
 """A run records its measuring conditions."""
 
-from tilescope.collectors.conditions import conditions
+from tilescope.jobs.supervisor import conditions
 from tilescope.table import sources
 
 

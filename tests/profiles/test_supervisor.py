@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tilescope.hardware.gpu_lock import gpu_lock, held, path
-from tilescope.jobs import attempt, process, ptxas, questions, supervisor
+from tilescope.jobs import attempt, process, questions, supervisor, triton_setup
 from tilescope.jobs.job import IN_TURN, TIMED, Job, WorkerError
 from tilescope.jobs.ledger import Ledger
 from tilescope.notebook import script_jobs
@@ -185,7 +185,7 @@ def test_note_where_the_interpreter_counts_other_kernels():
     (note,) = loaded.run.notes
     assert note.startswith("interpreter counted ") and note.endswith(": softmax/triton/forward/4x32768-bf16")
     assert " where sm_90 runs softmax_held_kernel" in note
-    assert loaded.run.versions["ptxas"] == ptxas.version("sm_90")
+    assert loaded.run.versions["ptxas"] == triton_setup.assembler_version("sm_90")
     assert set(loaded.configs["source"]) == {"compiler"}
     assert "softmax_held_kernel" in set(loaded.configs["function"])
 

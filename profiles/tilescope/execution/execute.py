@@ -17,7 +17,7 @@ import torch
 import torch._functorch.config as functorch_config
 from tilescope_kernels.spec import FORWARD, STEP, Implementation, KernelSpec
 
-from tilescope.hardware import requirements
+from tilescope.hardware import device
 from tilescope.table.case import Case, parse_config
 
 Inputs = dict[str, Any]
@@ -79,7 +79,7 @@ def _load_file(path: Path) -> ModuleType:
 
 def missing(implementation: Implementation) -> tuple[str, ...]:
     """The distributions that an implementation requires and that cannot be imported."""
-    return requirements.absent(implementation.requires)
+    return device.not_installed(implementation.requires)
 
 
 def implementation(spec: KernelSpec, case: Case) -> Callable[..., Any]:

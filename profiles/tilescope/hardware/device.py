@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
+import importlib.util
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -232,3 +233,8 @@ def _visible(nvml: Any) -> Any:
     if first.startswith(("GPU-", "MIG-")):
         return nvml.nvmlDeviceGetHandleByUUID(first)
     raise NoDeviceError(f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU: unset it")
+
+
+def not_installed(requires: Iterable[str]) -> tuple[str, ...]:
+    """The distributions of ``requires`` that cannot be imported."""
+    return tuple(name for name in requires if importlib.util.find_spec(name.replace("-", "_").lower()) is None)

@@ -20,7 +20,7 @@ from tilescope.collectors.cupti import library
 from tilescope.collectors.interpreter import TESTED
 from tilescope.collectors.lanes import collector as lanes
 from tilescope.hardware import device
-from tilescope.jobs import triton_cache
+from tilescope.jobs import triton_setup
 from tilescope.jobs.versions import versions
 from tilescope.runs import store
 
@@ -160,7 +160,7 @@ def combination(probe: dict[str, Any], python: tuple[int, int]) -> Finding:
 
 
 def cache() -> Finding:
-    name, folder = "triton cache", triton_cache.folder()
+    name, folder = "triton cache", triton_setup.cache_folder()
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
         return Finding(name, False, f"{folder} cannot be written", "set TRITON_CACHE_DIR to a folder you may write to")

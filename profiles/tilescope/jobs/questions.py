@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tilescope.files import json_shape, user_cache
-from tilescope.hardware import device, requirements
+from tilescope.hardware import device
 from tilescope.hardware.ceilings import MEASURED, unit
 from tilescope.jobs.job import TIMEOUT, WorkerError
 from tilescope.jobs.process import StartError, WorkerProcess
@@ -32,7 +32,7 @@ _VERSIONS = ("driver", "torch", "triton", "cublas", "ptxas")
 #: Files that measure rates.
 _MEASURING = ("measured_rates.py", "cold.py")
 #: Files of Tilescope that make a description.
-_MAKERS = ("execution/describe.py", "execution/execute.py", "hardware/requirements.py")
+_MAKERS = ("execution/describe.py", "execution/execute.py", "hardware/device.py")
 
 
 async def describe(
@@ -116,7 +116,7 @@ def known_declarations(kernels: Sequence[str], workloads: Sequence[str]) -> list
         entries = [whole[kernel] for kernel in kernels] if all(kernel in whole for kernel in kernels) else None
     for entry in entries or ():
         for declared in entry["implementations"].values():
-            declared["available"] = not requirements.absent(declared["requires"])
+            declared["available"] = not device.not_installed(declared["requires"])
     return entries
 
 

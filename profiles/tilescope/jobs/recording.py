@@ -18,12 +18,12 @@ from typing import Any
 import pandas as pd
 
 from tilescope import collectors
-from tilescope.collectors.conditions import conditions
 from tilescope.files import user_cache
 from tilescope.hardware import device
 from tilescope.jobs import questions, supervisor
 from tilescope.jobs.job import ON_GPU, OnEvent, WorkerError, patience
 from tilescope.jobs.plan import Request, plan
+from tilescope.jobs.supervisor import conditions
 from tilescope.jobs.tuning import plan_tuning
 from tilescope.runs import changes, publish, store
 from tilescope.table import suggest

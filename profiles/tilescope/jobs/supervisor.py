@@ -21,17 +21,17 @@ from typing import Any, NamedTuple
 
 from tilescope import collectors
 from tilescope.collectors import check, interpreter
-from tilescope.collectors.conditions import conditions
+from tilescope.collectors.ncu import counters
 from tilescope.hardware import device
 from tilescope.hardware.gpu_lock import gpu_lock
-from tilescope.jobs import attempt, kept_standby, process, ptxas, questions, triton_cache, warm, worker_output
+from tilescope.jobs import attempt, kept_standby, process, questions, triton_setup, warm, worker_output
 from tilescope.jobs.job import IN_TURN, ON_GPU, TIMED, Catalog, Job, OnEvent, WorkerError, declared_cost, patience
 from tilescope.jobs.ledger import Ledger
-from tilescope.jobs.versions import versions
+from tilescope.jobs.versions import git_revision, versions
 from tilescope.runs import changes, device_roofs, journal, store
-from tilescope.runs.provenance import git_revision
 from tilescope.table.case import Case
 from tilescope.table.run import Ceiling, Device, Run
+from tilescope.table.sources import COUNTERS, KNOWN
 
 #: A resumed run's limit, as a multiple of the limit that left cases out.
 MORE = 10.0
@@ -45,6 +45,7 @@ _ABREAST, _MANY = 8, 16
 _TUNED = frozenset({"max-autotune"})
 #: Fields of a kernel's declaration that its run keeps.
 _KEPT = ("summary", "file", "sha256", "dims", "passes", "implementations", "tolerance", "cost", "workloads")
+_CLOCKS = "left as they are"
 
 
 class Early(NamedTuple):
@@ -113,7 +114,7 @@ async def _described(job: Job) -> tuple[Job, Device | None, Run]:
     for name in job.collectors:
         collectors.load(name)
     if not {"compiler", *ON_GPU}.isdisjoint(job.collectors):
-        await asyncio.to_thread(triton_cache.check)
+        await asyncio.to_thread(triton_setup.check_cache)
     await asyncio.to_thread(process.sweep, job.runs_dir)
     catalog = job.catalog or await questions.describe(
         job.names("kernel"), job.names("workload"), patience(job.settings)
@@ -121,7 +122,7 @@ async def _described(job: Job) -> tuple[Job, Device | None, Run]:
     here = await asyncio.to_thread(device.detect)
     target = str(job.settings.get("target") or (here.target if here else "sm_90"))
     kernels = await asyncio.to_thread(_kernels, catalog)
-    assembler = await asyncio.to_thread(ptxas.version, target)
+    assembler = await asyncio.to_thread(triton_setup.assembler_version, target)
     measured = {
         "target": target,
         "collectors": list(job.collectors),
@@ -393,3 +394,24 @@ def roomy() -> bool:
 
 def processors() -> int:
     return len(os.sched_getaffinity(0))
+
+
+def conditions(names: Iterable[str], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Conditions of each measuring collector: ``cache_control``, ``clock_control``, and from the settings or the collector's
+    defaults ``warmup``, ``repetitions`` (a long call has fewer) and ``rotate`` (sets of inputs taken in turn).
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name in names:
+        if name not in KNOWN or not KNOWN[name].caches:
+            continue
+        if name in COUNTERS:
+            numbers = {"warmup": counters.warmup(settings)}
+        else:
+            module = collectors.load(name)
+            numbers = {
+                key: int(settings.get(key, getattr(module, key.upper())))
+                for key in ("warmup", "repetitions", "rotate")
+                if hasattr(module, key.upper())
+            }
+        found[name] = {"cache_control": KNOWN[name].caches, "clock_control": _CLOCKS, **numbers}
+    return found

@@ -1,4 +1,4 @@
-"""Versions of the software that takes part in a run. Imports neither torch nor triton."""
+"""Versions of the software that takes part in a run, and its git revision. Imports neither torch nor triton."""
 
 from __future__ import annotations
 
@@ -46,3 +46,23 @@ def known_text(program: str, changed: int, size: int) -> str:
             user_cache.write("versions", key, said)
             return str(said)
     return ""
+
+
+def git_revision(file: Path) -> str:
+    """Revision of the repository that tracks ``file``, with ``+`` for uncommitted changes; empty where none does."""
+    tracked = _git(file.parent, "ls-files", "--error-unmatch", file.name)
+    revision = _git(file.parent, "rev-parse", "HEAD") if tracked else None
+    if not revision:
+        return ""
+    return revision + ("+" if _git(file.parent, "status", "--porcelain", "--untracked-files=no") else "")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """Git's output, or None where git fails or is not installed."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tilescope.jobs import ptxas
+from tilescope.jobs import triton_setup
 
 #: The variable that turns the fork server and standby workers off when it is ``0``.
 SWITCH = "TILESCOPE_RESIDENT"
@@ -91,7 +91,7 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     roots += [str(Path(root).parent) for root in (kernels.submodule_search_locations or [])] if kernels else []
     searched = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *roots]
     path = os.pathsep.join(dict.fromkeys(filter(None, searched)))
-    return {**os.environ, **ptxas.environment(), "PYTHONPATH": path, **(more or {})}
+    return {**os.environ, **triton_setup.environment(), "PYTHONPATH": path, **(more or {})}
 
 
 def prepare() -> None:

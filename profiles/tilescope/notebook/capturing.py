@@ -14,7 +14,7 @@ from tilescope.captures import COUNTED_FILE
 from tilescope.jobs import supervisor, warm
 from tilescope.jobs.job import Given, Job, OnEvent
 from tilescope.jobs.plan import AUTO, choose_collectors, choose_target, shortened
-from tilescope.notebook import job_waiting, live_progress
+from tilescope.notebook import live_progress
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs import store
 from tilescope.table.case import Case
@@ -61,7 +61,7 @@ class Capture:
         if warm.MARK not in os.environ:
             warm.prepare()  # the profile will need a worker, whose imports can begin now
         from tilescope.captures import processes, recorder, recording  # noqa: PLC0415 (they import torch and triton)
-        from tilescope.tuning import ahead  # noqa: PLC0415
+        from tilescope.tuning import autotuning  # noqa: PLC0415
 
         self._recorder = recorder.Recorder()
         self._anew = self._stack.enter_context(processes.started_anew())
@@ -70,7 +70,7 @@ class Capture:
         # Launches run on this GPU even if they are compiled for another target.
         on_this = bool(self._here) and torch.cuda.is_available()
         if on_this:
-            self._stack.enter_context(recording.on_gpu(self._recorder, ahead.compile_ahead))
+            self._stack.enter_context(recording.on_gpu(self._recorder, autotuning.compile_ahead))
         else:
             telling = live_progress.Telling("interpreted what was launched")
             self._stack.callback(telling.close)
@@ -187,7 +187,7 @@ class Capture:
         """Profiles every record and returns the finished run. The arguments are those of ``tilescope.profile``."""
         job = self.job(collectors, title=title, runs_dir=runs_dir, settings=settings)
         shown = on_event or live_progress.progress()
-        folder = job_waiting.wait_for(lambda on_event: supervisor.run(job, on_event), shown)
+        folder = live_progress.wait_for(lambda on_event: supervisor.run(job, on_event), shown)
         keep(self.written, folder)
         return Profile.of(store.open_run(folder))
 

@@ -14,7 +14,7 @@ from tilescope.jobs.job import OnEvent
 from tilescope.jobs.plan import AUTO, Request
 from tilescope.notebook import cell_source, live_progress, user_kernel
 from tilescope.notebook.capturing import LIMIT, Capture
-from tilescope.notebook.job_waiting import run, wait_for
+from tilescope.notebook.live_progress import run, wait_for
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs import store
 

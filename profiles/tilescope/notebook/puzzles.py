@@ -22,7 +22,7 @@ import pandas as pd
 from tilescope.jobs.plan import Request
 from tilescope.jobs.process import Scratch
 from tilescope.models import faults
-from tilescope.notebook import job_waiting, profiling
+from tilescope.notebook import live_progress, profiling
 from tilescope.notebook.cell_source import CannotCarry
 from tilescope.runs.store import LoadedRun
 from tilescope.table import units
@@ -162,7 +162,7 @@ def grade(name: str, function: Callable[..., Any]) -> Verdict:
         limits = {"check_limit": _LIMIT, "interpreter_limit": _LIMIT, "timeout": _LIMIT}
         request = Request([kernel], collectors=["check", "interpreter"], target="sm_90", settings=limits)
         try:
-            return judge(name, job_waiting.run(request, folder, _not_too_slow, [describe.entry(kernel, described)]))
+            return judge(name, live_progress.run(request, folder, _not_too_slow, [describe.entry(kernel, described)]))
         except _TooSlow:
             slow = f"it is not done after {_LIMIT} s: does every loop end, and does a program take a block, not an element?"
             return Verdict(name, stub=slow)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tilescope.hardware import device, gpu_lock
-from tilescope.jobs import triton_cache, warm
+from tilescope.jobs import triton_setup, warm
 from tilescope.jobs.job import IN_TURN, ON_GPU, Job, OnEvent, patience
 from tilescope.jobs.process import Standby, WorkerProcess
 from tilescope.runs import places
@@ -90,7 +90,7 @@ def started(
 ) -> WorkerProcess:
     """The process of ``profile``. One that ``waits`` makes a CUDA context and starts CUPTI, which take a second, and begins once it is let go."""
     places.check_writable(runs_dir or places.runs_dir())  # not after a script that ran for an hour
-    triton_cache.check()
+    triton_setup.check_cache()
     asked = {
         "action": f"{serve.__module__}.serve", "script": script, "settings": dict(settings), "options": options,
         "runs_dir": str((runs_dir or places.runs_dir()).absolute()), "waits": waits,
@@ -148,7 +148,7 @@ def serve(job: Mapping[str, Any], emit: Callable[[Mapping[str, Any]], None]) -> 
     finally:
         texts = {str(path): path.read_text(errors="replace") for path in own_files(before, job["script"])}
         emit({"event": "files", "texts": texts})
-    triton_cache.check()  # the script may have named another folder
+    triton_setup.check_cache()  # the script may have named another folder
     emit({
         "event": "captured", "job": asked.to_json(), "ended": ended, "folder": str(capture.written),
         "unmade": capture.unmade, "why": capture.why_unmade,

@@ -36,6 +36,8 @@ WINNERS = "TILESCOPE_WINNERS"
 _GPU = Path("/dev/nvidiactl")
 #: The rules for a user's own benchmark, which returns quantiles: each answer counts as one sample.
 _OWN_BENCHMARK = racing.Rules(first=1, fewest=2, turns=2)
+#: Fewest configs for which starting processes saves time.
+_FEW = 3
 
 
 class Tuner(Autotuner):  # type: ignore[misc]
@@ -321,3 +323,25 @@ def _quantiles(samples: Sequence[float]) -> list[float]:
 
 def _numbers(config: Any) -> dict[str, int]:
     return {name: value for name, value in config.all_kwargs().items() if isinstance(value, int)}
+
+
+def compile_ahead(tuner: Any, configs: Sequence[Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> int:
+    """Compiles the configs of a search that ``tuner`` begins with these arguments; returns how many compiled. Never raises.
+
+    The tuner still times and chooses by itself. It also compiles the remaining configs: those with a hook, which may do
+    anything, those whose code cannot be recorded, and those that fail or take far longer than the others.
+    """
+    describer, jobs = compile_jobs.Describer(), dict[str, list[compile_jobs.Specialization]]()
+    plain = [config for config in configs if not config.pre_hook]
+    if len(plain) < _FEW or isinstance(tuner, Tuner):  # it compiles in parallel by itself
+        return 0
+    done = 0
+    with contextlib.suppress(Exception):  # the tuner's own attempt reports it
+        for number, config in enumerate(plain):
+            with describer.describing() as found:
+                tuner.fn.run(*args, **{**keywords, "warmup": True}, **config.all_kwargs())
+            if found:
+                jobs[str(number)] = found
+        for _, compiled in compile_pool.Pool(describer.code).compile(jobs):
+            done += not compiled.reason
+    return done
