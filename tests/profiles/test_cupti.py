@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tilescope.collectors.cupti import counters, launch_names, library, planning, ranges, structures
+from tilescope.collectors.cupti import counters, library, planning, ranges, structures
 from tilescope.execution.not_applicable import NotApplicable
 from tilescope.hardware import device
 from tilescope.table import schema
@@ -221,15 +221,15 @@ def test_a_library_that_is_too_old_or_none_is_refused(monkeypatch, tmp_path):
 
 def test_launches_are_named_in_order_and_graphs_are_marked():
     handle = FakeHandle()
-    with launch_names.seen(fake(handle)) as names:
+    with ranges.seen(fake(handle)) as names:
         for number, site, symbol in ((307, 0, b"first"), (307, 1, b"first"), (652, 0, b"_Z6secondv"), (514, 0, None)):
             told = structures.CallbackData(callbackSite=site, symbolName=symbol)
             handle.callback(None, 1, number, ctypes.pointer(told))
-    assert names == ["first", "second()", launch_names.GRAPH]
+    assert names == ["first", "second()", ranges.GRAPH]
     assert {307, 652, 514} <= handle.enabled
     assert handle.calls == ["unsubscribed"]
     handle.subscribed = 39
-    with pytest.raises(library.Refused, match="another profiler"), launch_names.seen(fake(handle)):
+    with pytest.raises(library.Refused, match="another profiler"), ranges.seen(fake(handle)):
         pass
 
 

@@ -6,9 +6,8 @@ import types
 
 import pandas as pd
 import pytest
+from tilescope.collectors import energy, load
 from tilescope.collectors import energy as collector
-from tilescope.collectors import load
-from tilescope.execution import energy
 from tilescope.hardware import device
 from tilescope.models import summary, text_table
 from tilescope.table import schema

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import tilescope
-from tilescope.captures.call_site import call_site
+from tilescope.captures.recording import call_site
 from tilescope.execution import kernel_code
 from tilescope.files import names
 from tilescope.notebook import cell_source, user_kernel

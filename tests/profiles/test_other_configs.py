@@ -5,7 +5,7 @@ import dataclasses
 import pandas as pd
 import pytest
 from tilescope.runs import store
-from tilescope.table import launch_configs, other_configs, schema
+from tilescope.table import launch_configs, schema
 
 from tests.recorded import recorded
 
@@ -38,7 +38,7 @@ def test_compiled_values_of_another_config_are_left_out(ran, configs, left_out):
     table = schema.frame(
         [*values(COMPILED), *values({**RAN, **ran}), *values(COMPILED, of=other), *values(RAN, of=other)]
     )
-    kept, notes = other_configs.without(table, launched(*configs))
+    kept, notes = launch_configs.without_guesses(table, launched(*configs))
     compiled = kept[kept["source"] == "compiler"]
     assert set(compiled["workload"]) == {other.workload} | (set() if left_out else {CASE.workload})
     assert len(kept) == len(table) - 3 * left_out
@@ -50,9 +50,9 @@ def test_two_launches_of_two_configs_are_no_other_config():
     rows = [row for launch, memory in enumerate((4096, 8192)) for source in ("compiler", "ncu")
             for row in values({f"shared_memory@{source}": memory}, launch)]  # fmt: skip
     table = schema.frame([{**row, "function": "f"} for row in rows])
-    kept, notes = other_configs.without(table, launched())
+    kept, notes = launch_configs.without_guesses(table, launched())
     assert len(kept) == len(table) == 4 and notes == []
-    assert other_configs.without(schema.frame(values(COMPILED)), launched())[1] == []
+    assert launch_configs.without_guesses(schema.frame(values(COMPILED)), launched())[1] == []
 
 
 def test_recording_of_a_guess_says_what_it_leaves_out():

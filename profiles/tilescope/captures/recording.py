@@ -8,9 +8,14 @@ heuristics, in operators of ``torch.library`` and in backward passes. Imports to
 from __future__ import annotations
 
 import contextlib
+import functools
+import sys
+import sysconfig
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -19,7 +24,6 @@ from triton.compiler.compiler import CompiledKernel
 from triton.runtime.autotuner import Autotuner
 
 from tilescope.captures import arguments, inductor
-from tilescope.captures.call_site import call_site
 from tilescope.captures.data_flow import Flow
 from tilescope.captures.never_written import NeverWritten
 from tilescope.captures.recorder import Record, Recorder
@@ -30,6 +34,7 @@ from tilescope.execution import (
     assumed_timing,
     compiling,
     fresh_memory,
+    kernel_code,
     launches,
     observe,
     offline,
@@ -51,6 +56,10 @@ _OPTIONS = {
     "num_warps": None, "num_stages": None, "num_ctas": 1, "maxnreg": None, "enable_fp_fusion": True,
     "launch_cooperative_grid": False, "launch_pdl": False,
 }  # fmt: skip
+#: Packages whose frames are skipped.
+_BETWEEN = ("torch", "triton", "tilescope")
+_STANDARD = str(Path(sysconfig.get_path("stdlib")))
+_INSTALLED = ("site-packages", "dist-packages")
 
 
 @contextlib.contextmanager
@@ -278,3 +287,40 @@ def _launch(kernel: Any, function: Any, grid: Any, args: tuple[Any, ...], chosen
     }
     x, y, z = (*(int(extent) for extent in grid), 1, 1)[:3]
     return launches.Launch(function, tuple(given), asked, (x, y, z), dict(chosen))
+
+
+def call_site() -> tuple[str, ...]:
+    """Texts ``file:line``, innermost first: the line of the launch, and if that is a library's, the user's line that called it.
+
+    In the thread of a backward pass on a GPU the latter is unknown.
+    """
+    found: list[str] = []
+    for frame, line in traceback.walk_stack(sys._getframe(1)):
+        name, own = _named(frame.f_code.co_filename, frame.f_globals.get("__name__", ""))
+        if name and (own or not found):
+            found.append(f"{name}:{line}")
+        if name and own:
+            break
+    return tuple(found)
+
+
+def _named(file: str, module: str) -> tuple[str, bool]:
+    """A file's name to show (empty: skipped), and whether it is the user's own and not an installed library's."""
+    if kernel_code.is_cell(file):  # not cached: a cell that is run again has another number
+        return f"cell {kernel_code.cell_number(file)}".rstrip(), True
+    return _of_file(file, module)
+
+
+@functools.lru_cache(maxsize=4096)
+def _of_file(file: str, module: str) -> tuple[str, bool]:
+    if module.partition(".")[0] in _BETWEEN or file.startswith("<frozen"):
+        return "", False
+    installed = next((place for place in _INSTALLED if f"/{place}/" in file), None)
+    if installed:
+        return file.rpartition(f"/{installed}/")[2], False
+    if file.startswith(_STANDARD):
+        return "", False
+    try:
+        return str(Path(file).relative_to(Path.cwd())), True
+    except (ValueError, FileNotFoundError):  # a script may remove its folder
+        return "/".join(Path(file).parts[-3:]).lstrip("/"), True

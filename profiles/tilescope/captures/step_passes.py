@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tilescope.collectors import energy
 from tilescope.collectors.foreign_files.step_trace import STEP
-from tilescope.execution import energy
 from tilescope.hardware import device, gpu_lock
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Passes:
         """Notes the names of a step's launches, and counts those of the following steps, as many as the counters take."""
         import torch  # noqa: PLC0415 - the program has imported it
 
-        from tilescope.collectors.cupti import launch_names, library, planning, ranges  # noqa: PLC0415
+        from tilescope.collectors.cupti import library, planning, ranges  # noqa: PLC0415
 
         measured = self.measured
         measured.capability = "{}.{}".format(*torch.cuda.get_device_capability())
@@ -141,11 +141,11 @@ class Passes:
             chip = cupti.chip(torch.cuda.current_device())
             plans = planning.plans(cupti, chip, measured.capability, (*planning.FIRST, *_MORE))
             torch.cuda.synchronize()
-            with launch_names.seen(cupti) as names:
+            with ranges.seen(cupti) as names:
                 yield
                 torch.cuda.synchronize()
             measured.launches = list(names)
-            if launch_names.GRAPH in names:
+            if ranges.GRAPH in names:
                 measured.notes.append(
                     "not counted: the step launches CUDA graphs, each of which CUPTI counts as one launch"
                 )

@@ -24,15 +24,15 @@ from unittest import mock
 
 import numpy as np
 import triton.language as tl
+from triton.experimental.gluon.language import _layouts
 from triton.language.extra import cuda, hip
 from triton.runtime import interpreter
-from triton.runtime.interpreter import interpreter_builder
+from triton.runtime.interpreter import TensorHandle, interpreter_builder, interpreter_semantic
 from triton.runtime.jit import JITFunction
 
 from tilescope.interpreter import kernel_source
 from tilescope.interpreter.arithmetic import Arithmetic
-from tilescope.interpreter.blocks import NeedsValues, NotServed, Opaque, plain
-from tilescope.interpreter.elementwise_map import map_elementwise
+from tilescope.interpreter.blocks import NeedsValues, NotServed, Opaque, as_tensor, is_opaque, plain
 from tilescope.interpreter.memory import Memory
 from tilescope.interpreter.meter import Counting
 from tilescope.interpreter.reductions import Reductions
@@ -51,6 +51,16 @@ _OPTIONS = dataclasses.replace(
 _GLUON = "triton.experimental.gluon.language"
 #: Triton's mark for an attribute that was absent before.
 _ABSENT = interpreter._MISSING
+#: Functions that are Triton's but for their layout, and those that only change a layout.
+_ALIKE = frozenset({
+    "arange", "full", "zeros", "zeros_like", "full_like", "load", "store", "program_id", "num_programs", "where", "maximum", "minimum",
+    "sum", "max", "min", "xor_sum", "reduce", "associative_scan", "expand_dims", "broadcast", "reshape", "permute", "join", "split", "cast",
+    "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or", "atomic_xchg", "atomic_xor", "cdiv",
+    "exp", "exp2", "fma", "log", "log2", "cos", "rsqrt", "sin", "sqrt", "sqrt_rn", "abs", "fdiv", "div_rn", "erf", "floor", "ceil", "umulhi",
+    "assume", "multiple_of", "max_contiguous", "static_assert", "static_range", "constexpr", "tensor", "dtype", "tuple", "to_tensor",
+    "device_assert",
+})  # fmt: skip
+_SAME = frozenset({"convert_layout", "set_auto_layout"})
 
 
 @contextlib.contextmanager
@@ -67,9 +77,7 @@ def hooked(function: Any, counting: Counting) -> Iterator[Callable[..., Any]]:
         if id(value) in replaced:
             return replaced[id(value)]
         if isinstance(value, types.ModuleType) and value.__name__ == _GLUON:
-            from tilescope.interpreter import gluon  # noqa: PLC0415 (few kernels are written in it)
-
-            return gluon.Language()
+            return Language()
         # A file that loads the device's library by its path has other function objects.
         module = getattr(value, "__module__", None) if isinstance(value, types.FunctionType) else None
         return getattr(_LIBRARIES[module], value.__name__, value) if module in _LIBRARIES else value
@@ -193,3 +201,64 @@ def _remembered_types() -> Iterator[None]:
 
     with mock.patch.object(tl.block_type, "__init__", block_type), mock.patch.object(tl.tensor, "__init__", tensor):
         yield
+
+
+def map_elementwise(function: Callable[..., Any], *blocks: Any, pack: Any = 1, **_: Any) -> Any:
+    """Calls ``function`` for each element. Returns a block, or a tuple of blocks where it returns several numbers.
+
+    Raises NeedsValues without values, since the operations of an element depend on its value, and NotServed for a ``pack``
+    other than 1.
+    """
+    if plain(pack) != 1:
+        raise NotServed("map_elementwise is interpreted with one element to a call: leave pack out")
+    operands = [interpreter_semantic.to_tensor(block) for block in blocks]
+    if is_opaque([operand.handle for operand in operands]):
+        raise NeedsValues
+    data = np.broadcast_arrays(*(operand.handle.data for operand in operands))
+    scalar = not any(operand.type.is_block() for operand in operands)
+    made: list[tuple[Any, ...]] = []
+    several = False
+    for place in np.ndindex(data[0].shape):
+        element = [
+            as_tensor(TensorHandle(values[place].reshape(1), operand.dtype), operand.dtype, ())
+            for values, operand in zip(data, operands, strict=True)
+        ]
+        result = function(*element)
+        several = isinstance(result, (tuple, tl.tuple))
+        made.append(tuple(interpreter_semantic.to_tensor(x) for x in (result if several else (result,))))
+    results = tuple(
+        as_tensor(
+            TensorHandle(np.concatenate([x.handle.data for x in column]).reshape(data[0].shape), column[0].dtype),
+            column[0].dtype,
+            () if scalar else data[0].shape,
+        )
+        for column in zip(*made, strict=True)
+    )
+    return results if several else results[0]
+
+
+class Language:
+    """Stands for ``triton.experimental.gluon.language`` in a kernel whose layouts do not change what it computes.
+
+    Layouts are left out. Shared memory, barriers, asynchronous copies and other functions raise NotServed.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _SAME:
+            return lambda block, *_, **__: block
+        if hasattr(_layouts, name):
+            return getattr(_layouts, name)
+        theirs = getattr(tl, name, None)
+        if isinstance(theirs, tl.dtype):
+            return theirs
+        if name not in _ALIKE or theirs is None:
+            raise NotServed(f"{name} of Gluon is not interpreted: time it on a GPU")
+        return _without_layout(theirs) if callable(theirs) and not isinstance(theirs, type) else theirs
+
+
+def _without_layout(function: Callable[..., Any]) -> Callable[..., Any]:
+    def called(*args: Any, layout: Any = None, **kwargs: Any) -> Any:
+        kept = [one for one in args if type(one).__module__ != _layouts.__name__]
+        return function(*kept, **kwargs)
+
+    return called

@@ -10,9 +10,9 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tilescope.collectors.foreign_files.rank_trace import Call, Rank
 from tilescope.models import terminal
 from tilescope.table import units
-from tilescope.table.rank import Call, Rank
 
 #: The share of the time in collectives from which waiting is worth a word, and the share of collectives in which one rank comes last.
 _WORTH, _MOSTLY = 0.1, 0.75

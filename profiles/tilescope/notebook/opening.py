@@ -11,12 +11,12 @@ from pathlib import Path
 
 from tilescope.collectors.foreign_files import formats, profiler_trace, rank_trace, step_trace
 from tilescope.collectors.foreign_files.contents import Contents
+from tilescope.collectors.foreign_files.rank_trace import Rank
 from tilescope.files import bounded_reading
 from tilescope.hardware import roofs
 from tilescope.models import assumed_step, ledger, ranks
 from tilescope.runs import steps, store
 from tilescope.runs.store import LoadedRun, RunWriter, StoreError
-from tilescope.table.rank import Rank
 from tilescope.table.run import Device, Run
 from tilescope.table.schema import CASE_COLUMNS
 from tilescope.table.step import KERNEL, Step

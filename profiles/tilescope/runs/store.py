@@ -30,7 +30,7 @@ from tilescope.runs.places import StoreError, check_writable, runs_dir
 from tilescope.runs.reader import LINES, LoadedRun, is_step, read_run, read_table, source_bytes, source_file, text_of
 from tilescope.runs.summaries import Summary
 from tilescope.runs.writer import MODEL, PARTIAL, RunWriter, gathered, is_being_written, parts, recover
-from tilescope.table import other_configs, schema
+from tilescope.table import launch_configs, schema
 from tilescope.table.run import Run
 from tilescope.table.sources import SOURCES
 
@@ -68,7 +68,7 @@ def open_run(path: Path | str) -> LoadedRun:
     folder = Path(path)
     run, table = _read(folder)
     loaded = LoadedRun(device_roofs.settled(run, recorded_dir()), table, folder)
-    table, said = other_configs.without(table, loaded.configs)
+    table, said = launch_configs.without_guesses(table, loaded.configs)
     if not said and not loaded.damage:
         return loaded
     notes = (*loaded.run.notes, *said, *filter(None, [loaded.damage]))

@@ -18,8 +18,9 @@ from tilescope.table import schema
 from tilescope.table.case import Case, config_text
 from tilescope.table.case_table import CaseValues
 from tilescope.table.run import SchemaError
-from tilescope.table.schema import CASE_COLUMNS
+from tilescope.table.schema import CASE_COLUMNS, named
 from tilescope.table.sources import MEASURED, SOURCES
+from tilescope.table.units import several
 
 #: Suffix of the file of configs beside a case's artefact.
 SUFFIX = ".configs.json"
@@ -39,6 +40,10 @@ _ORDER = ("torch_profiler", "ncu", "cupti", "tritonparse", "events", "compiler")
 _MOST = 4
 #: Options that are listed only where they differ from these defaults.
 _RARE = {"num_ctas": 1, "maxnreg": None}
+#: Resources of a launch by which configs differ, and the sources that see launches on a GPU.
+_RESOURCES, _ON_GPU = ("block_threads", "shared_memory", "registers"), ("torch_profiler", "cupti", "ncu")
+#: Cases that a note names.
+_FEW = 3
 
 
 class Launched(TypedDict):
@@ -142,3 +147,31 @@ def _text(each: Sequence[tuple[str, str]]) -> str:
         return each[0][1]
     told = [f"{function}: {text}" for function, text in each[:_MOST]]
     return "; ".join([*told, f"and {len(each) - _MOST} more"] if len(each) > _MOST else told)
+
+
+def without_guesses(table: pd.DataFrame, configs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """The table without the compiler's rows of these cases, and a note on them.
+
+    An implementation that chooses its config by timing takes a guess where there is no GPU. ``configs`` is a frame of this module.
+    """
+    compiled = table["source"].eq("compiler")
+    if not compiled.any() or not table["source"].isin(_ON_GPU).any():
+        return table, []
+    resources = table[table["metric"].isin(_RESOURCES) & table["launch"].notna()]
+    unlike = pd.concat([_apart(resources, ["function", "metric"], "value"), _apart(configs, ["function"], "launched")])
+    left_out = compiled & pd.MultiIndex.from_frame(table[CASE_COLUMNS]).isin(pd.MultiIndex.from_frame(unlike))
+    cases = ["/".join(filter(None, case)) for case in dict.fromkeys(named(table[left_out]))]
+    if not cases:
+        return table, []
+    told = ", ".join(cases[:_FEW]) + (f" and {len(cases) - _FEW} more" if len(cases) > _FEW else "")
+    note = f"the compiler's values of {several(len(cases), 'case')} are left out, because another config ran: {told}"
+    return table[~left_out].reset_index(drop=True), [note]
+
+
+def _apart(rows: pd.DataFrame, of: list[str], value: str) -> pd.DataFrame:
+    """Cases with another ``value`` on the GPU than the compiler's, of the same columns ``of``."""
+    rows = rows[rows["source"].isin(("compiler", *_ON_GPU))]
+    key = [*CASE_COLUMNS, *of]
+    each = rows.assign(compiled=rows["source"].eq("compiler"))[[*key, "compiled", value]].drop_duplicates()
+    on_both = each.groupby(key)["compiled"].transform("nunique").eq(2)
+    return each[on_both].drop_duplicates([*key, value], keep=False)[CASE_COLUMNS].drop_duplicates()

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from tilescope.collectors.cupti import launch_names, library, planning, ranges
+from tilescope.collectors.cupti import library, planning, ranges
 from tilescope.collectors.ncu import counters as ncu
 from tilescope.execution.not_applicable import NotApplicable
 from tilescope.files import bounded_reading, json_shape
@@ -165,11 +165,11 @@ def launched(run: Callable[[], Any], look: Callable[[Callable[[], Any]], Any] = 
         cupti = library.load()
         cupti.initialize()
         cupti.chip(torch.cuda.current_device())
-        with launch_names.seen(cupti) as functions:
+        with ranges.seen(cupti) as functions:
             look(call)
     if not functions:
         raise NotApplicable("it launches nothing that could be counted")
-    if launch_names.GRAPH in functions:
+    if ranges.GRAPH in functions:
         raise NotApplicable("its launches are a CUDA graph, which CUPTI counts as one: count it with ncu")
     return functions
 

@@ -1,11 +1,13 @@
-"""Reads the collectives of one rank from its trace of torch.profiler."""
+"""The collectives of one rank of a program, from its trace of torch.profiler. Times are seconds of the rank's own clock."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -13,7 +15,6 @@ from tilescope.collectors.foreign_files import contents
 from tilescope.collectors.foreign_files.profiler_trace import EVENTS, Event
 from tilescope.collectors.foreign_files.step_trace import is_collective
 from tilescope.files import bounded_reading, json_stream
-from tilescope.table.rank import Call, Rank
 
 _INFO = "distributedInfo"
 _NUMBER = re.compile(r"\d+")
@@ -57,3 +58,28 @@ def _call(event: _Event, name: str) -> Call:
     what, group = (text if text != "None" else "" for text in of)
     elements = contents.number(arguments.elements)
     return Call(what or contents.name(name), group, event.ts * 1e-6, event.dur * 1e-6, elements)
+
+
+class Call(NamedTuple):
+    """A collective on a rank: its name, the group of ranks, when it began, how long it took, and the elements that the rank gave."""
+
+    name: str
+    group: str
+    start: float
+    duration: float
+    elements: float | None = None
+
+    @property
+    def end(self) -> float:
+        """When it ended."""
+        return self.start + self.duration
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A rank with its collectives in order. ``file`` is the trace's name, ``kernels`` maps names of other kernels to their seconds."""
+
+    number: int
+    file: str
+    calls: tuple[Call, ...]
+    kernels: Mapping[str, float] = field(default_factory=dict)
