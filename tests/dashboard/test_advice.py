@@ -4,12 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
+from tilescope.collectors.ncu.rules import NcuRule
 from tilescope.models import impossible
 from tilescope.models.advice import NVIDIA, Bound, Evidence, Finding, nvidia_rules
 from tilescope.models.advice.finding import AT_ROOF
 from tilescope.models.faults import WRONG
 from tilescope.table.case import Case
-from tilescope.table.ncu_rules import NcuRule
 from tilescope.table.run import Failure
 from tilescope_dashboard.components import cards, html_text
 from tilescope_dashboard.topics import advice as topic

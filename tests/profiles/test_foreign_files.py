@@ -25,7 +25,6 @@ from tilescope.models.summary import summarise
 from tilescope.notebook.opening import open_file
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun, StoreError
-from tilescope.table import helion_config
 from tilescope.table.sources import MEASURED
 
 FIXTURES = Path(__file__).with_name("fixtures")
@@ -281,11 +280,11 @@ def test_helions_config_can_be_pasted() -> None:
         "Config(block_sizes=[64, -1], indexing='pointer', load_eviction_policies=['', 'last'], loop_orders=[[1, 0], [0]], "
         "maxnreg=None, num_warps=4, range_flattens=[None, True], pid_type='flat')"
     )
-    text = helion_config.config_text(code)
+    text = helion_autotune.config_text(code)
     assert text.startswith("block_sizes_0=64,block_sizes_1=-1,indexing=pointer,load_eviction_policies_0=empty,")
-    assert helion_config.as_code(text) == f"helion.{code}"
-    assert helion_config.config_text("Config(a=open('x'))") == ""
-    assert helion_config.config_text("[" * 10_000) == ""
+    assert helion_autotune.as_code(text) == f"helion.{code}"
+    assert helion_autotune.config_text("Config(a=open('x'))") == ""
+    assert helion_autotune.config_text("[" * 10_000) == ""
 
 
 def test_a_compilation_from_the_cache_has_no_time(tmp_path: Path) -> None:

@@ -5,10 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tilescope.collectors.ncu import counters
+from tilescope.collectors.ncu import counters, rules
 from tilescope.collectors.ncu import rules as collector
 from tilescope.models.advice import NVIDIA, nvidia_rules
-from tilescope.table import ncu_rules
 from tilescope.table.case import Case
 
 PRINTED = (Path(__file__).parent / "fixtures" / "details_rules_h200.csv").read_text()
@@ -72,10 +71,10 @@ def test_finish_divides_the_page_among_the_cases(tmp_path):
     silent = Case("vector_add", "triton", "forward", "65536-bf16")
     collector.finish(folder, [SOFTMAX, MATMUL, silent])
     assert sorted(path.name for path in folder.iterdir()) == sorted(f"{c.slug}.json" for c in (SOFTMAX, MATMUL))
-    case, rules = ncu_rules.load(folder / f"{MATMUL.slug}.json")
+    case, found = rules.load_case(folder / f"{MATMUL.slug}.json")
     assert case == MATMUL
-    assert len(rules) == 6
-    assert {rule.launch for rule in rules} == {0}
+    assert len(found) == 6
+    assert {rule.launch for rule in found} == {0}
     assert collector.parse(folder / f"{MATMUL.slug}.json", MATMUL).empty
     found = nvidia_rules.of_run(tmp_path)
     assert {(f.kernel, f.impl) for f in found} == {("softmax", "triton"), ("matmul", "eager")}

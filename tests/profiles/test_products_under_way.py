@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tilescope.collectors import compiler, products_under_way
+from tilescope.collectors import compiled_text, compiler
 from tilescope.collectors.compiled_text import read
 from tilescope.execution import execute
 from tilescope.table.case import Case
@@ -16,7 +16,7 @@ LOOP = (TEXTS / "two_products.sass").read_text()
 
 
 def counted(sass):
-    found = products_under_way.beside(read("sass", sass, "a.py"))
+    found = compiled_text.products_in_flight(read("sass", sass, "a.py"))
     return None if found is None else dict(found)
 
 

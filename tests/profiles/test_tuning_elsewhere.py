@@ -12,7 +12,7 @@ from tilescope.jobs.executors import Gpu, Heat
 from tilescope.jobs.job import Job, WorkerError
 from tilescope.runs import store
 from tilescope.table.case import Case
-from tilescope.tuning import memory, problems, race
+from tilescope.tuning import memory, race
 
 from .fake_jobs import KIT, tune_with
 
@@ -29,7 +29,7 @@ class Pretended:
         self.races: list[tuple[str, list[str]]] = []
 
     async def gpus(self, kernels):
-        code = {kernel: self._code or problems.library_digest() for kernel in kernels}
+        code = {kernel: self._code or memory.library_digest() for kernel in kernels}
         return [Gpu(f"tcp://{uuid}", uuid, H200, {"triton": "3.6.0"}, code) for uuid in self._times]
 
     async def race(self, gpu, collector, cases, settings):
@@ -43,7 +43,7 @@ class Pretended:
             out = "" if time <= 1.01 * min(times.values()) else "slower than the leader"
             timing = memory.Timing(
                 (time,) * 3, out, "2026-11-25T12:00:00+00:00",
-                {"config": problems.config_name(case), "sm_clock": 1.98e9},
+                {"config": memory.config_name(case), "sm_clock": 1.98e9},
             )  # fmt: skip
             race.write(self._folder / "artefact", problem, timing, remembered=False)
             artefacts[case.id] = (self._folder / "artefact").read_text()

@@ -21,6 +21,7 @@ Imports torch and triton.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.metadata
 import json
 import math
@@ -36,11 +37,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tilescope.captures import COUNTED_FILE, FORMAT, RECORDS_FILE, SPEC_FILE, arguments, float_addresses
+import torch
+from triton.runtime.jit import TensorWrapper
+
+from tilescope.captures import COUNTED_FILE, FORMAT, RECORDS_FILE, SPEC_FILE, arguments
 from tilescope.captures.data_flow import Flow
 from tilescope.collectors import interpreter
 from tilescope.execution import compiling, launch_limits
 from tilescope.execution.launches import Launch
+from tilescope.interpreter import blocks, interpret
 from tilescope.table.kernel_faults import Fault
 
 #: Most distinct launches of a process, of a kernel, and of launches that differ only in the contents of their tensors.
@@ -53,6 +58,8 @@ FEW, COMPILED = 64, 10.0
 MANY_VARIANTS = 8
 #: The longest name of a kernel in bytes: it names a folder.
 _LONGEST = 200
+#: Most seconds for a test.
+_LIMIT = 1.0
 
 
 @dataclass
@@ -210,7 +217,7 @@ class Kernel:
         if drawn and readable and not stages and math.prod(launch.grid) > FEW:
             with contextlib.suppress(Exception):
                 flow = Flow(compiling.compiled(launch, COMPILED)[0].asm)
-        if drawn and readable and flow.by_floats and float_addresses.in_use(launch):
+        if drawn and readable and flow.by_floats and in_use(launch):
             given = self.writer.arguments(bound, self.name, exact=True)
         data = {
             "arguments": given,
@@ -270,3 +277,38 @@ def _inputs(workload, device):
 
 {name} = _records.spec(_inputs)
 '''
+
+
+def in_use(launch: Launch) -> bool:
+    """Whether an address, a mask or a branch depends on a float, in the programs that are interpreted within a second."""
+    copies: dict[int, torch.UntypedStorage] = {}
+    args = tuple(_copied(value, copies) for value in launch.args)
+    copy = dataclasses.replace(launch, args=args, kwargs={n: _copied(v, copies) for n, v in launch.kwargs.items()})
+    try:
+        interpret.run(copy, meter=interpret.meter(copy), values=False, allowance=interpret.Allowance(_LIMIT))
+    except blocks.NeedsValues:
+        return True
+    except (interpret.TooLong, blocks.NotServed, interpret.InterpretationFailed):
+        return False
+    return False
+
+
+def _copied(value: Any, copies: dict[int, torch.UntypedStorage]) -> Any:
+    """A copy on the CPU. The contents of floats are not copied: they are never read, and their pages never allocated."""
+    if isinstance(value, torch.Tensor):
+        storage = value.untyped_storage()
+        if storage._cdata not in copies:
+            copy = torch.empty(storage.nbytes(), dtype=torch.uint8)
+            if not (value.dtype.is_floating_point or value.dtype.is_complex):
+                copy.copy_(torch.empty(0, dtype=torch.uint8, device=value.device).set_(storage))
+            copies[storage._cdata] = copy.untyped_storage()
+        empty = torch.empty(0, dtype=value.dtype)
+        return empty.set_(copies[storage._cdata], value.storage_offset(), value.shape, value.stride())
+    if isinstance(value, TensorWrapper):
+        return TensorWrapper(_copied(value.base, copies), value.dtype)
+    if arguments.is_descriptor(value):
+        return dataclasses.replace(value, base=_copied(value.base, copies))
+    if isinstance(value, tuple):
+        items = [_copied(item, copies) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return value

@@ -1,9 +1,10 @@
-"""Assigns the lines of a kernel's TTGIR, PTX and SASS to source lines. Pure text."""
+"""Assigns the lines of a kernel's TTGIR, PTX and SASS to source lines, and counts what runs while products are in flight. Pure text."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tilescope.collectors import assembly
@@ -17,6 +18,15 @@ _ADDRESS = re.compile(r"^/\*([0-9a-f]+)\*/\s*")
 _ALIAS = re.compile(r"^(#loc\d*) = loc\((.*)\)$")
 _WITHIN = re.compile(r"\s*\bloc\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)")
 _TOKEN = re.compile(r'"([^"]*)":(\d+):\d+|(#loc\d*)\b')
+_PRODUCT = re.compile(r"\b[A-Z]GMMA\.")
+#: The mark of a product that ends a group, and the wait until at most so many groups are in flight.
+_GROUP, _WAIT = re.compile(r"\bgsb0\b"), re.compile(r"\bWARPGROUP\.DEPBAR\.LE gsb0, (0x[0-9a-f]+|\d+)")
+_LABEL, _BRANCH = re.compile(r"^(\.L\w+):"), re.compile(r"\bBRA\b.*`\((\.L\w+)\)")
+#: Instructions after which the next one is reached only by its label.
+_END = re.compile(r"^(?:BRA|BRX|EXIT|RET)\b")
+
+#: Most groups that are counted: a loop without a wait would add one in each pass.
+_MOST = 8
 
 
 @dataclass(frozen=True)
@@ -85,3 +95,41 @@ def _sass(text: str, file: str) -> Iterator[Text]:
         own = int(place[2]) if place and place[1] == file and int(place[2]) else None
         code = line[: place.start()] if place else line
         yield Text(code[address.end() :] if address else code, file, own, int(address[1], 16) if address else None)
+
+
+def products_in_flight(code: Iterable[Text]) -> Counter[int] | None:
+    """The instructions of each source line at which a product is in flight; None for code without products.
+
+    A product (wgmma) runs until the program waits for its group. ptxas places that wait freely, even ahead of arithmetic that precedes it
+    in the source, which then does not overlap. Products themselves are not counted. At a label a product is in flight if it is on any path there.
+    """
+    lines = list(code)
+    if not any(_PRODUCT.search(text.text) for text in lines):
+        return None
+    entered: dict[str, int] = {}
+    while True:
+        before = dict(entered)
+        counted = _walk(lines, entered)
+        if entered == before:
+            return counted
+
+
+def _walk(lines: list[Text], entered: dict[str, int]) -> Counter[int]:
+    """Counts once from top to bottom. ``entered`` maps labels to groups in flight, and is updated by branches."""
+    counted: Counter[int] = Counter()
+    groups, open_group = 0, False
+    for text in lines:
+        if label := _LABEL.match(text.text):
+            groups = entered[label[1]] = max(groups, entered.get(label[1], 0))
+        elif _PRODUCT.search(text.text):
+            open_group = not _GROUP.search(text.text)
+            groups = min(groups + (not open_group), _MOST)
+        elif wait := _WAIT.search(text.text):
+            groups = min(groups, int(wait[1], 0))
+        elif text.line and text.address is not None and (groups or open_group):
+            counted[text.line] += 1
+        if branch := _BRANCH.search(text.text):
+            entered[branch[1]] = max(groups, entered.get(branch[1], 0))
+        if _END.search(text.text):
+            groups = 0
+    return counted

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from tilescope.collectors import assembly, compiled_text, layouts, products_under_way, shared_accesses
+from tilescope.collectors import assembly, compiled_text, layouts, shared_accesses
 from tilescope.execution.not_applicable import NotApplicable, without_gpu
 from tilescope.files import bounded_reading, json_shape
 from tilescope.hardware import occupancy
@@ -160,7 +160,7 @@ def lines_of(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:
         function, file = launch["function"], launch["file"]
         code = compiled_text.read("sass", launch["stages"]["sass"], file)
         counted = Counter(text.line for text in code if text.line and text.address is not None)
-        beside = products_under_way.beside(code)
+        beside = compiled_text.products_in_flight(code)
         values: dict[int, dict[str, float]] = {line: {"sass_instructions": count} for line, count in counted.items()}
         if beside is not None:
             for line, known in values.items():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import pandas as pd
 
-from tilescope.commands import code_text, running
+from tilescope.commands import running
 from tilescope.models import (
     code_change,
     compare,
@@ -20,6 +22,7 @@ from tilescope.models import (
     verdicts,
     versions,
 )
+from tilescope.models.code_change import Launch
 from tilescope.models.compare import Side
 from tilescope.models.step_changes import StepPair
 from tilescope.runs import store
@@ -31,6 +34,8 @@ _LINES = 120
 _KERNELS = 20
 #: Headings of ``_case``.
 _CASE = ["kernel", "pass", "workload", "implementation"]
+#: Most launches, lines of a launch, and operations of a line.
+_LAUNCHES, _CODE_LINES, _OPERATIONS = 20, 12, 6
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -151,8 +156,8 @@ def _print(baseline: Side, candidate: Side, rows: pd.DataFrame) -> None:
 def _print_code(baseline: Side, candidate: Side, rows: pd.DataFrame, stage: str) -> None:
     found = code_change.launches(baseline, candidate, rows)
     terminal.say(f"{baseline.name} → {candidate.name}", code_change.sentence(found))
-    code_text.tell(found)
-    code_text.tell_lines(found, stage)
+    tell_code(found)
+    tell_lines(found, stage)
 
 
 def _print_changes(baseline: Side, candidate: Side, rows: pd.DataFrame) -> None:
@@ -189,3 +194,39 @@ def _case(row: dict[Any, Any]) -> list[str]:
 def _both(row: dict[Any, Any], names: list[str]) -> str:
     before, after = (" ".join(filter(None, (row[of + name] for name in names))) for of in ("baseline_", ""))
     return after if before == after else f"{before} → {after}"
+
+
+def tell_code(launches: Sequence[Launch]) -> None:
+    """Prints the counts of each launch that moved, the launches that got worse first."""
+    changed = [one for one in launches if one.moved]
+    for one in changed[:_LAUNCHES]:
+        terminal.say("", f"{one.candidate.function} ({one.case}) of {one.candidate.file}")
+        rows = [
+            [change.label, *change.texts(), "worse" if change.worse else "", str(change.line or "–")]
+            for change in one.moved
+        ]
+        print(terminal.render(["count", "baseline", "candidate", "change", "", "line"], rows))
+    if changed[_LAUNCHES:]:
+        terminal.say(f"… and {len(changed) - _LAUNCHES} more launches (--json has all)")
+
+
+def tell_lines(launches: Sequence[Launch], stage: str) -> None:
+    """Prints, for each launch, the source lines whose operations differ; both codes of a line beside each other where ``stage`` is one.
+
+    Without a stage it is SASS, or PTX where there is none.
+    """
+    for one in launches:
+        shown = stage or ("sass" if one.candidate.stages.get("sass") else "ptx")
+        lines = list(code_change.side_by_side(one.baseline, one.candidate, shown))
+        if not lines:
+            continue
+        terminal.say(f"{one.candidate.function} ({one.case}), {shown} of {one.candidate.file}:")
+        for line in lines if stage else sorted(lines, key=lambda line: -line.size)[:_CODE_LINES]:
+            more = len(line.operations) - _OPERATIONS
+            said = ", ".join(f"{name} {old} → {new}" for name, old, new in line.operations[:_OPERATIONS])
+            terminal.say(f"  line {line.line}: {said}{f' and {more} more' if more > 0 else ''}")
+            if stage:
+                texts = zip_longest(line.baseline, line.candidate, fillvalue="")
+                print(terminal.render(["baseline", "candidate"], [list(pair) for pair in texts]))
+        if not stage and lines[_CODE_LINES:]:
+            terminal.say(f"  … and {len(lines) - _LINES} more lines (--stage {shown} has all)")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tilescope.commands import choices, code_text, running
+from tilescope.commands import choices, compare, running
 from tilescope.hardware import device
 from tilescope.jobs import packages, questions
 from tilescope.jobs.packages import Packages
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"{before} → {after}: {found.verdict}", *(f"worse: {upgrade.said(one)}" for one in found.worse[:_TOLD])
         )
         terminal.say(*(f"{release}: {said}" for release, said in steps), *found.configs, *found.alone)
-        code_text.tell(found.launches)
+        compare.tell_code(found.launches)
         running.tell(found.broken)
         terminal.say(f"runs: {baseline.loaded.folder} {candidate.loaded.folder}")
     return int(bool(found.worse or found.broken)) if found.launches or found.broken else 2

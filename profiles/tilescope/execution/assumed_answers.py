@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from tilescope.execution import assumed_timing
-from tilescope.execution.assumed_memory import memory
+from tilescope.execution.assumed_tensors import memory
 from tilescope.hardware import ceilings, occupancy
 from tilescope.hardware.device import detect, for_target
 

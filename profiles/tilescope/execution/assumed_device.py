@@ -39,7 +39,7 @@ from tilescope_kernels.spec import KernelSpec
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.runtime import driver
 
-from tilescope.execution import assumed_answers, assumed_nvml, assumed_smi, assumed_tensors, offline
+from tilescope.execution import assumed_answers, assumed_nvml, assumed_tensors, offline
 from tilescope.execution.assumed_answers import NoAnswer as NoAnswer  # noqa: PLC0414 - exported for callers
 from tilescope.hardware import ceilings
 from tilescope.table.case import Case
@@ -143,7 +143,7 @@ def assumed(target: str, place: str = "cpu") -> Iterator[Assumed]:
         with contextlib.ExitStack() as stack:
             stack.enter_context(assumed_tensors.replaced(found._replacements()))
             stack.enter_context(assumed_tensors.MarkingMode(place))
-            stack.enter_context(assumed_smi.on_path(found.answers))
+            stack.enter_context(assumed_nvml.on_path(found.answers))
             stack.enter_context(assumed_nvml.imported(found.answers))
             driver.set_active(offline.OfflineDriver(target, found.answers))
             try:

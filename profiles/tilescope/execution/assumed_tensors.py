@@ -15,7 +15,8 @@ import contextlib
 import functools
 import gc
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -25,7 +26,6 @@ from torch.utils import dlpack
 from torch.utils._device import DeviceContext
 
 from tilescope.execution import fresh_memory
-from tilescope.execution.assumed_memory import memory
 
 #: Whether an operator has a kernel of its own for a key, or one for all devices.
 _has_computed_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
@@ -38,6 +38,8 @@ _GPU = torch.device("cuda", 0)
 #: Methods of tensors and functions of ``torch`` that make a tensor like another, perhaps on another device.
 _NEW = ("new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full")
 _LIKE = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like")
+#: PyTorch's allocator allocates multiples of this many bytes (``kMinBlockSize`` of CUDACachingAllocator).
+BLOCK = 512
 
 
 def true_device(tensor: torch.Tensor) -> torch.device:
@@ -363,3 +365,35 @@ def replaced(replacements: Iterator[tuple[Any, str, Any]]) -> Iterator[None]:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
+
+
+class Memory:
+    """Bytes in use: ``used`` now, and ``most`` at a time since ``reset_peak``."""
+
+    def __init__(self) -> None:
+        self.used = self.most = 0
+
+    def count(self, storage: torch.UntypedStorage) -> None:
+        held = -(-storage.nbytes() // BLOCK) * BLOCK
+        self.used += held
+        self.most = max(self.most, self.used)
+        weakref.finalize(storage, self._gone, held).atexit = False
+
+    def answers(self) -> dict[str, Callable[..., int]]:
+        """Answers to ``torch.cuda``'s functions, by name. Reserved memory is the most in use, which is its lower bound."""
+        return {
+            "memory_allocated": lambda device=None: self.used,
+            "max_memory_allocated": lambda device=None: self.most,
+            "memory_reserved": lambda device=None: self.most,
+            "max_memory_reserved": lambda device=None: self.most,
+        }
+
+    def reset_peak(self) -> None:
+        self.most = self.used
+
+    def _gone(self, held: int) -> None:
+        self.used -= held
+
+
+#: The memory of this process's assumed GPU.
+memory = Memory()

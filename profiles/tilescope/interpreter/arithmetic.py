@@ -17,7 +17,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle, interpreter_builder
 
-from tilescope.interpreter import half_sums, inline_assembly, libdevice, narrow, undefined
+from tilescope.interpreter import inline_assembly, libdevice, narrow, undefined
 from tilescope.interpreter.blocks import NeedsValues, NotServed, first, is_opaque, opaque, unknown
 from tilescope.interpreter.meter import MULTIPLIED, Counting
 
@@ -164,7 +164,7 @@ class Arithmetic:
         def added(a: Any, b: Any) -> Any:
             result = (accumulated if _PRODUCT in a.attr or _PRODUCT in b.attr else counted)(a, b)
             if self.counting.values:
-                half_sums.added(self.counting, a, b, result)
+                narrow.added(self.counting, a, b, result)
             return result
 
         return added
@@ -197,7 +197,7 @@ class Arithmetic:
     def cast(self, source: Any, wanted: Any) -> Any:
         result = self._converted(source, wanted)
         if self.counting.values:
-            half_sums.converted(self.counting, source, result)
+            narrow.converted(self.counting, source, result)
         return result
 
     def _converted(self, source: Any, wanted: Any) -> Any:

@@ -11,7 +11,7 @@ from triton._C.libtriton import ir
 from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle, interpreter_builder
 
-from tilescope.interpreter import half_sums, narrow, undefined
+from tilescope.interpreter import narrow, undefined
 from tilescope.interpreter.accesses import Runs, runs
 from tilescope.interpreter.blocks import Array, NeedsValues, NotServed, is_opaque, unknown
 from tilescope.interpreter.meter import ACCESSED, Access, Counting
@@ -70,7 +70,7 @@ class Memory:
             return unknown(element, pointers.data.shape)
         self._need(addresses)
         loaded = TensorHandle(_read(pointers, mask, other, element), element)
-        half_sums.loaded(self.counting, pointers, loaded)
+        narrow.loaded(self.counting, pointers, loaded)
         if self.counting.not_finite is not None:
             self.counting.not_finite.loaded(loaded, _mask(mask, pointers), self.counting.program)
         return loaded
@@ -78,7 +78,7 @@ class Memory:
     def masked_store(self, pointers: Any, value: Any, mask: Any, *_: Any, **__: Any) -> None:
         addresses = self._access(pointers, mask, "written", value=value)
         self._asked = 0
-        half_sums.stored(self.counting, pointers, value)
+        narrow.stored(self.counting, pointers, value)
         if self.counting.not_finite is not None:
             self.counting.not_finite.stored(value, _mask(mask, pointers), self.counting.program)
         if is_opaque(value):
@@ -100,7 +100,7 @@ class Memory:
             before = create(interpreter_builder, operation, pointers, value, mask, *options)
             self._watch_atomic(pointers, mask, before)
         if operation == ir.ATOMIC_OP.FADD:
-            half_sums.atomic(self.counting, before, value, _mask(mask, pointers))
+            narrow.atomic(self.counting, before, value, _mask(mask, pointers))
         return before
 
     def atomic_cas(self, pointers: Any, compare: Any, value: Any, *options: Any) -> Any:

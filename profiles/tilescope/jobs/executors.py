@@ -23,7 +23,7 @@ from tilescope.jobs.versions import versions
 from tilescope.runs import artefacts, store
 from tilescope.table.case import Case
 from tilescope.table.run import Device
-from tilescope.tuning import problems
+from tilescope.tuning import memory
 
 #: Seconds to wait for an answer of the scheduler.
 PATIENCE = 10.0
@@ -68,7 +68,7 @@ def code(kernels: Sequence[str]) -> dict[str, str]:
     for kernel in kernels:
         path = Path(kernel.rpartition(":")[0])
         if ".py:" not in kernel:
-            found[kernel] = problems.library_digest()
+            found[kernel] = memory.library_digest()
         else:
             found[kernel] = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
     return found

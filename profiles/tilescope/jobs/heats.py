@@ -24,7 +24,7 @@ from tilescope.jobs import executors
 from tilescope.jobs.executors import Dask, Gpu, Heat
 from tilescope.jobs.job import Given, Job, WorkerError
 from tilescope.table.case import Case
-from tilescope.tuning import memory, problems, race
+from tilescope.tuning import memory, race
 
 
 async def kinds(executor: Dask, kernels: Sequence[str]) -> tuple[list[list[Gpu]], list[str]]:
@@ -139,8 +139,8 @@ def _elsewhere(text: str, gpu: Gpu) -> str:
 
 
 def _untimed(artefact: Path, case: Case, home: Gpu, why: str) -> None:
-    problem = problems.of_sweep(case, "", home.device.name, home.uuid, home.device.target)
-    race.write(artefact, problem, memory.Timing((), why, "", {"config": problems.config_name(case)}), remembered=False)
+    problem = memory.of_sweep(case, "", home.device.name, home.uuid, home.device.target)
+    race.write(artefact, problem, memory.Timing((), why, "", {"config": memory.config_name(case)}), remembered=False)
 
 
 def _remember(artefacts: Iterable[str]) -> None:
@@ -176,5 +176,5 @@ def _defaults(heat: Heat | None) -> dict[str, float]:
     return {
         case: statistics.median(data["samples"])
         for case, data in said.items()
-        if data["samples"] and data.get("config") == problems.DEFAULT
+        if data["samples"] and data.get("config") == memory.DEFAULT
     }

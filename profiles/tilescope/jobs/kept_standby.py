@@ -8,7 +8,6 @@ nor triton.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,8 +64,7 @@ def wrapping(name: str) -> tuple[process.Wrap, Mapping[str, str]]:
 
 
 def _link(name: str, wrap: process.Wrap, variables: Mapping[str, str]) -> Path | None:
-    kernels = importlib.util.find_spec("tilescope_kernels")
-    roots = [Path(__file__).parents[1], *map(Path, (kernels.submodule_search_locations or []) if kernels else [])]
+    roots = [Path(__file__).parents[1], *device.folders_of("tilescope_kernels")]
     code = [user_cache.digest_of_code(root) for root in roots]
     known = user_cache.digest([name, wrap([], Path()), code, device.installed()])
     path = warm.socket_path(warm.environment(variables))

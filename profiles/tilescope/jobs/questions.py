@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import importlib.util
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -128,8 +127,7 @@ def keep_declarations(kernels: Sequence[str], workloads: Sequence[str], entries:
 
 
 def _declarations_key(kernels: Sequence[str], workloads: Sequence[str]) -> str | None:
-    library = importlib.util.find_spec("tilescope_kernels")
-    roots = [Path(root) for root in (library.submodule_search_locations or [])] if library else []
+    roots = device.folders_of("tilescope_kernels")
     if not roots or any(".py" in kernel for kernel in kernels):
         return None
     here = Path(__file__).resolve().parents[1]

@@ -7,12 +7,12 @@ assembler, and a run records its version. Imports neither torch nor triton.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import tempfile
 from pathlib import Path
 
+from tilescope.hardware import device
 from tilescope.jobs.job import WorkerError
 from tilescope.jobs.versions import version_text
 
@@ -39,12 +39,8 @@ def _path(binary: str, variable: str) -> Path | None:
     """The assembler as Triton finds it: the variable's file if it exists, or the one in Triton's package."""
     if (named := os.environ.get(variable)) and Path(named).is_file():
         return Path(named)
-    triton = importlib.util.find_spec("triton")
-    for root in (triton.submodule_search_locations or []) if triton else []:
-        path = Path(root, "backends", "nvidia", "bin", binary)
-        if path.is_file():
-            return path
-    return None
+    found = (root / "backends" / "nvidia" / "bin" / binary for root in device.folders_of("triton"))
+    return next((path for path in found if path.is_file()), None)
 
 
 def cache_folder() -> Path:

@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import fcntl
 import hashlib
-import importlib.util
 import json
 import os
 import signal
@@ -28,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tilescope.hardware import device
 from tilescope.jobs import triton_setup
 
 #: The variable that turns the fork server and standby workers off when it is ``0``.
@@ -87,8 +87,7 @@ class Forked:
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """A worker's environment: this process's, the paths of the packages, the assembler, and ``more``."""
     roots = [str(Path(__file__).resolve().parents[2])]
-    kernels = importlib.util.find_spec("tilescope_kernels")
-    roots += [str(Path(root).parent) for root in (kernels.submodule_search_locations or [])] if kernels else []
+    roots += [str(root.parent) for root in device.folders_of("tilescope_kernels")]
     searched = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *roots]
     path = os.pathsep.join(dict.fromkeys(filter(None, searched)))
     return {**os.environ, **triton_setup.environment(), "PYTHONPATH": path, **(more or {})}

@@ -8,8 +8,9 @@ from typing import Any
 
 import pandas as pd
 
+from tilescope.collectors.foreign_files import helion_autotune
 from tilescope.models import preference
-from tilescope.table import helion_config, units
+from tilescope.table import units
 from tilescope.table.case import Case, config_values
 from tilescope.table.case_table import CaseValues, gather
 from tilescope.table.metrics import METRICS, stall_name
@@ -170,8 +171,8 @@ def gain(rows: pd.DataFrame, default: pd.DataFrame) -> float | None:
 
 def as_code(config: str, source: str = "") -> str:
     """``triton.Config({"BLOCK": 128}, num_warps=4)`` for ``BLOCK=128,num_warps=4``; a ``helion.Config`` if ``source`` is Helion."""
-    if source.startswith(helion_config.SOURCE):
-        return helion_config.as_code(config)
+    if source.startswith(helion_autotune.SOURCE):
+        return helion_autotune.as_code(config)
     values = config_values(config)
     of_launch = {name: values.pop(name) for name in _OF_LAUNCH if name in values}
     named = ", ".join(f'"{name}": {value!r}' for name, value in values.items())

@@ -9,17 +9,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import importlib.util
 import itertools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from tilescope.files import bounded_reading, json_shape
+from tilescope.hardware import device
 from tilescope.runs import parquet
 from tilescope.runs.places import StoreError
 from tilescope.table import absent, launch_configs, line_values, schema
@@ -204,7 +203,7 @@ def source_file(file: str) -> Path | None:
     if not file.endswith(".py"):
         return None
     package, _, rest = file.partition("/")
-    roots = _roots(package) if rest and not rest.startswith("/") else []
+    roots = device.folders_of(package) if rest and not rest.startswith("/") else []
     places = [*((root / rest, root) for root in roots), (Path(file), Path(Path(file).absolute().anchor))]
     found = next((path for path, root in places if bounded_reading.is_inside(path, root)), None)
     moved = (file_below(root, rest.rpartition("/")[2]) for root in roots)
@@ -218,11 +217,3 @@ def file_below(folder: Path, name: str) -> Path | None:
         path for at, _, files in folders if name in files and bounded_reading.is_inside(path := Path(at, name), folder)
     ]
     return found[0] if len(found) == 1 else None
-
-
-def _roots(package: str) -> list[Path]:
-    try:
-        spec: Any = importlib.util.find_spec(package) if package.isidentifier() else None
-    except (ImportError, ValueError, AttributeError):  # not a package, as ``__main__``
-        return []
-    return [Path(root) for root in (spec.submodule_search_locations or [])] if spec else []

@@ -27,7 +27,7 @@ from triton.runtime.jit import JITFunction
 
 from tilescope.execution import kernel_code as code
 from tilescope.hardware import device as hardware
-from tilescope.tuning import compile_jobs, compile_pool, memory, problems, pruning, racing, search
+from tilescope.tuning import compile_jobs, compile_pool, memory, pruning, racing, search
 from tilescope.tuning.cold_times import cold_times
 
 #: Names a file of exported winners, which counts before the memory.
@@ -313,7 +313,7 @@ def clocks() -> dict[str, float]:
 def versions() -> str:
     """The compiler's versions and its target as one text."""
     target = driver.active.get_current_target()
-    return problems.versions(f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch))
+    return memory.versions(f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch))
 
 
 def _quantiles(samples: Sequence[float]) -> list[float]:

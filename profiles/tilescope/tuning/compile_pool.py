@@ -32,7 +32,7 @@ from triton.runtime.cache import triton_key
 from tilescope.execution import multiprocess
 from tilescope.execution.parentage import WATCH, die_with
 from tilescope.tuning.compile_jobs import Code, Maker, Specialization, build_launchers, one_line
-from tilescope.tuning.problems import DEFAULT
+from tilescope.tuning.memory import DEFAULT
 from tilescope.tuning.search import Compiled
 
 #: The longest time in seconds that one config may compile.

@@ -21,7 +21,7 @@ from tilescope.files import bounded_reading
 from tilescope.hardware import device
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.tuning import memory, problems
+from tilescope.tuning import memory
 
 SUFFIX = ".json"
 #: Keys of an artefact that are not among ``memory.Timing.facts``.
@@ -145,13 +145,13 @@ def remembered(cases: Sequence[Case], target: str, fresh: str = "") -> dict[Case
     kept, known = memory.Memory(), dict[memory.Problem, dict[str, memory.Timing]]()
     sweeps: dict[memory.Problem, list[Case]] = {}
     for case in cases:
-        problem = problems.of_sweep(case, problems.digest(case), here.name, uuid, target)
+        problem = memory.of_sweep(case, memory.digest(case), here.name, uuid, target)
         sweeps.setdefault(problem, []).append(case)
     for problem in sweeps:
         known[problem] = memory.shared({n: timing for n, timing in kept.known(problem).items() if timing.at >= fresh})
     return {
-        case: (problem, known[problem][problems.config_name(case)])
+        case: (problem, known[problem][memory.config_name(case)])
         for problem, each in sweeps.items()
-        if all(problems.config_name(case) in known[problem] for case in each)
+        if all(memory.config_name(case) in known[problem] for case in each)
         for case in each
     }

@@ -10,8 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tilescope.tuning import racing
-from tilescope.tuning.memory import LIKE, Memory, Problem, Timing, WinnersError
-from tilescope.tuning.problems import DEFAULT
+from tilescope.tuning.memory import DEFAULT, LIKE, Memory, Problem, Timing, WinnersError
 
 Kernels = Sequence[Mapping[str, Any]]
 #: A text that is equal for configs with the same launches of the same code; empty where these are not known.

@@ -29,7 +29,7 @@ from tilescope.execution.launches import Launch
 from tilescope.execution.not_applicable import NotApplicable
 from tilescope.hardware import device
 from tilescope.table.case import Case, parse_config
-from tilescope.tuning import compile_jobs, compile_pool, memory, problems, racing, search
+from tilescope.tuning import compile_jobs, compile_pool, memory, racing, search
 from tilescope.tuning.cold_times import cold_times, sustained_times
 
 #: The device that inputs are on.
@@ -86,7 +86,7 @@ class Sweep:
         settings: Mapping[str, Any],
         begin: Callable[[Case, str], None],
     ) -> None:
-        self._cases = {problems.config_name(case): case for case in cases}
+        self._cases = {memory.config_name(case): case for case in cases}
         self._spec, self._settings, self._begin = spec, settings, begin
         self._target = str(settings.get("target", "sm_90"))
         self._facts: dict[str, dict[str, Any]] = {name: {} for name in self._cases}
@@ -119,8 +119,8 @@ class Sweep:
         here = device.detect()
         if here is None or not self._cases:
             return
-        problem = problems.of_sweep(
-            any_case, problems.digest(any_case, describer.digests), here.name, device.uuid(), self._target
+        problem = memory.of_sweep(
+            any_case, memory.digest(any_case, describer.digests), here.name, device.uuid(), self._target
         )
         kept = memory.Memory() if problem.digest else None
         fresh = str(self._settings.get("fresh", ""))
@@ -129,7 +129,7 @@ class Sweep:
         new = {name: case for name, case in self._cases.items() if name not in known}
         for name, timing in known.items():
             self._facts[name] = {**self._facts[name], **timing.facts}
-        contest = racing.Race(self._samples, len(self._cases), baseline=problems.DEFAULT)
+        contest = racing.Race(self._samples, len(self._cases), baseline=memory.DEFAULT)
         if kept and new:
             self._keep = lambda: search.keep(
                 kept, problem, contest, known, facts=self._facts, certain=lambda lane: lane.config not in self._unsure

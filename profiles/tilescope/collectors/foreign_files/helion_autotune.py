@@ -7,6 +7,7 @@ adds, and which is read if it is beside the log. Helion times by events, each ca
 
 from __future__ import annotations
 
+import ast
 import csv
 import io
 import re
@@ -19,7 +20,6 @@ from typing import Any, NamedTuple
 from tilescope.collectors.foreign_files import contents
 from tilescope.collectors.foreign_files.contents import Contents, Rows
 from tilescope.files import bounded_reading, delimited
-from tilescope.table import helion_config
 from tilescope.table.case import Case
 from tilescope.table.run import Device, Failure
 
@@ -33,6 +33,11 @@ MOST_FAILURES = 500
 _BEGUN = "started"
 _ENDS = {_BEGUN: "started, and the log has no end of it", "": "the log has no status of it"}
 _SAME_CODE = "deduplicated"
+#: The source of Helion's values.
+SOURCE = "helion"
+#: Most characters of one config.
+LONGEST_CONFIG = 16 << 10
+_EMPTY = "empty"
 
 
 def reads(head: bytes, name: str) -> bool:
@@ -51,7 +56,7 @@ def read(path: Path) -> Contents:
     known: list[Mapping[str, Any]] = []
     damaged = 0
     for row in _rows(path):
-        config = helion_config.config_text(row["config"])
+        config = config_text(row["config"])
         if not config:
             damaged += 1
             continue
@@ -69,7 +74,7 @@ def read(path: Path) -> Contents:
             times.setdefault(key, []).append(time * 1e-3)
             devices.setdefault(device.name, device)
             known += [about] if about not in known else []
-    rows = Rows(helion_config.SOURCE)
+    rows = Rows(SOURCE)
     for key, measured in times.items():
         values = {"interval": statistics.median(measured), "compile_time": compiled.get(key)}
         rows.add(key.kernel, key.workload, None, values, config=key.config, gpu=key.gpu)
@@ -78,7 +83,7 @@ def read(path: Path) -> Contents:
             Case(
                 key.kernel, contents.IMPLEMENTATION, contents.DIRECTION, rows.placed(key.workload, key.gpu), key.config
             ).id,
-            helion_config.SOURCE,
+            SOURCE,
             _ENDS.get(status, status),
         )
         for key, status in ended.items()
@@ -185,3 +190,56 @@ def _versions(known: list[Mapping[str, Any]]) -> dict[str, str]:
         if versions := contents.mapping(contents.mapping(about.get("hardware_info")).get("versions")):
             return {contents.text(name): contents.text(value) for name, value in list(versions.items())[:20]}
     return {}
+
+
+def config_text(text: str) -> str:
+    """Turns ``Config(block_sizes=[64, 32], pid_type='flat')`` into ``block_sizes_0=64,block_sizes_1=32,pid_type=flat``.
+
+    Members of a nested list are joined by colons. An empty text is written ``empty``. The result is empty for other code.
+    """
+    if len(text) > LONGEST_CONFIG:
+        return ""
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+        if not isinstance(call, ast.Call):
+            return ""
+        said = {one.arg: ast.literal_eval(one.value) for one in call.keywords if one.arg}
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return ""
+    parts: dict[str, str] = {}
+    for name, value in said.items():
+        if isinstance(value, (list, tuple)):
+            parts |= {f"{name}_{place}": _word(one) for place, one in enumerate(value)}
+        else:
+            parts[name] = _word(value)
+    return ",".join(f"{name}={value}" for name, value in parts.items())
+
+
+def as_code(config: str) -> str:
+    """Reverse of ``config_text``: ``helion.Config(block_sizes=[64, 32], pid_type='flat')``."""
+    said: dict[str, Any] = {}
+    for part in filter(None, config.split(",")):
+        name, _, word = part.partition("=")
+        stem, _, place = name.rpartition("_")
+        if stem and place.isdecimal() and int(place) == len(said.get(stem, [])):
+            said.setdefault(stem, []).append(_value(word))
+        else:
+            said[name] = _value(word)
+    return f"helion.Config({', '.join(f'{name}={value!r}' for name, value in said.items())})"
+
+
+def _word(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return ":".join(_word(one) for one in value) + (":" if len(value) < 2 else "")
+    return re.sub(r"[^\w.+-]", "_", str(value)) or _EMPTY
+
+
+def _value(word: str) -> Any:
+    if ":" in word:
+        return [_value(one) for one in word.split(":") if one]
+    if word == _EMPTY:
+        return ""
+    try:
+        return ast.literal_eval(word)
+    except (SyntaxError, ValueError):
+        return word

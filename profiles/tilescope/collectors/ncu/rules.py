@@ -6,17 +6,19 @@ those of the ``ncu`` collector. Rules are text, so the table gets no rows.
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
 from tilescope.collectors.ncu import counters, ncu_csv
 from tilescope.collectors.ncu.counters import capture, environment, explain, unavailable  # noqa: F401 - as in ``ncu``
-from tilescope.files import bounded_reading
-from tilescope.table import ncu_rules, schema
+from tilescope.files import bounded_reading, json_shape
+from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.ncu_rules import NcuRule
 
 SUFFIX = ".json"
 
@@ -49,7 +51,7 @@ def finish(folder: Path, cases: Sequence[Case]) -> None:
         return
     rules = read(text)
     for case, own in launches(details, cases).items():
-        ncu_rules.write(folder / (case.slug + SUFFIX), case, [rule for rule in rules if rule.launch in own])
+        write_case(folder / (case.slug + SUFFIX), case, [rule for rule in rules if rule.launch in own])
 
 
 def read(text: str) -> list[NcuRule]:
@@ -83,5 +85,40 @@ def launches(details: Sequence[Mapping[str, str]], cases: Sequence[Case]) -> dic
 @bounded_reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
     """No rows, as rules are text. Reads the artefact all the same. Raises ValueError for a damaged one."""
-    ncu_rules.load(artefact)
+    load_case(artefact)
     return schema.frame([])
+
+
+@dataclass(frozen=True)
+class NcuRule:
+    """One rule's finding for one launch.
+
+    ``launch`` is ncu's number of the launch. ``kind`` is ``OPT`` (an optimisation), ``WRN`` or ``INF``. ``speedup`` is the
+    share of the run time (0 to 1) that ncu estimates could be saved: of the launch if ``scope`` is ``global``, of the part
+    concerned if it is ``local``. None without an estimate.
+    """
+
+    launch: int
+    function: str
+    section: str
+    name: str
+    kind: str
+    text: str
+    speedup: float | None = None
+    scope: str = ""
+
+
+def write_case(path: Path, case: Case, rules: list[NcuRule]) -> None:
+    """Writes the artefact of one case. Its launches are numbered from 0."""
+    numbers = {launch: place for place, launch in enumerate(dict.fromkeys(rule.launch for rule in rules))}
+    own = [dataclasses.asdict(dataclasses.replace(rule, launch=numbers[rule.launch])) for rule in rules]
+    path.write_text(json.dumps({"case": case.to_json(), "rules": own}), encoding="utf-8")
+
+
+def load_case(path: Path) -> tuple[Case, list[NcuRule]]:
+    """Reads the case and the rules of an artefact. Raises ValueError for a damaged one."""
+    try:
+        data = bounded_reading.data_of(path)
+        return json_shape.fit(data["case"], Case, "case"), json_shape.fit(data["rules"], list[NcuRule], "rules")
+    except (LookupError, TypeError, ValueError) as error:
+        raise ValueError(f"{path.name} is no file of ncu's rules: collect them again") from error

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from tilescope.collectors.ncu.rules import NcuRule, load_case
 from tilescope.models.advice.finding import NVIDIA, Bound, Finding
 from tilescope.runs import artefacts
 from tilescope.table.case import Case
-from tilescope.table.ncu_rules import NcuRule, load
 
 #: Kinds of rule that ask for a change; ``INF`` only explains.
 _ASKING = ("OPT", "WRN")
@@ -25,7 +25,7 @@ def of_run(folder: Path, kernels: Collection[str] = ()) -> list[Finding]:
     """
     found = []
     for path in artefacts.of_collector(folder, "ncu_rules", ".json"):
-        case, rules = load(path)
+        case, rules = load_case(path)
         variable = case.kernel.rpartition(":")[2]
         of_before = variable in kernels and case.name not in kernels
         found += [replace(one, kernel=variable) if of_before else one for one in findings(case, rules)]
