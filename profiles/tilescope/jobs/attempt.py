@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tilescope import collectors
 from tilescope.jobs import worker_output
 from tilescope.jobs.job import BATCH, TIMED, patience
 from tilescope.jobs.ledger import Ledger, one_line
@@ -39,7 +38,7 @@ async def collect(
 
     ``leaving``: nothing needs to wait for the exit of a process that is done. ``slots`` limits the processes at a time.
     """
-    wrapped = hasattr(collectors.load(name), "command")
+    wrapped = hasattr(ledger.collectors[name], "command")
     size = int(ledger.job.settings.get("batch", BATCH)) if wrapped else len(cases)
     left, tries, killed = list(cases), 0, Counter[str]()
     while left:
@@ -125,7 +124,9 @@ class _Attempt:
         standby: Standby | None,
     ) -> None:
         self.ledger, self.name, self.killed, self.leaving, self.standby = ledger, name, killed, leaving, standby
-        self.collector = collectors.load(name)
+        self.collector = ledger.collectors[name]
+        #: The function that puts a wrapper in front of the worker's command line, if the collector has one.
+        self.command: Any = getattr(self.collector, "command", None)
         self.open = {case.id: case for case in cases}
         #: Cases whose artefacts exist only after the process has ended: the wrapper's, and those that are parsed together.
         self.pending: list[Case] = []
@@ -141,15 +142,14 @@ class _Attempt:
         """Runs the cases until the process ends. Raises StoreError where the run cannot be written."""
         ledger = self.ledger
         job = _job(ledger, self.name, self.open.values())
-        command: Any = getattr(self.collector, "command", None)
         variables: dict[str, str] = getattr(self.collector, "environment", dict)()
         oom_kills = worker_output.oom_kills()
         try:
-            async with WorkerProcess(job, command, variables, self.standby) as worker:
+            async with WorkerProcess(job, self.command, variables, self.standby) as worker:
                 try:
                     async for event in worker.events(patience(ledger.job.settings)):
                         await self.hear(event)
-                        if self.leaving and self.finished and not (self.open or self.later or command):
+                        if self.leaving and self.finished and not (self.open or self.later or self.command):
                             worker.leave()
                 except asyncio.CancelledError:
                     await worker.stop()
@@ -196,7 +196,7 @@ class _Attempt:
             self.current = None
             if kind != "result":
                 await ledger.take(self.name, case, event)
-            elif hasattr(self.collector, "command") or hasattr(self.collector, "capture_all"):
+            elif self.command or hasattr(self.collector, "capture_all"):
                 self.pending.append(case)
             elif await ledger.keep(self.name, [case]):
                 ledger.fail(case, self.name, f"{self.name} left no artefact")
@@ -206,7 +206,7 @@ class _Attempt:
 
         Raises the collector's exception where ``finish`` finds no usable output of the wrapper.
         """
-        if hasattr(self.collector, "command") and self.pending:
+        if self.command and self.pending:
             folder = self.ledger.writer.artefact_folder(self.name)
             await asyncio.to_thread(worker.take_wrapped, folder)
             await asyncio.to_thread(self.collector.finish, folder, self.pending)

@@ -34,6 +34,7 @@ class Ledger:
 
     def __init__(self, job: Job, writer: store.RunWriter, on_event: OnEvent) -> None:
         self.job, self.writer, self.on_event = job, writer, on_event
+        self.collectors = {name: collectors.load(name) for name in job.collectors}
         # Collectors only keep the files that launch something.
         writer.keep_sources({Case(entry["kernel"], "", "", "").name: _declaring(entry) for entry in job.catalog})
         if not (writer.rows["source"] == store.MODEL).any():
@@ -111,7 +112,7 @@ class Ledger:
         taken: dict[str, list[Case]] = defaultdict(list)
         for name, case, artefact in self.job.given:
             if (name, case.id) in self.outstanding:
-                shutil.copy(artefact, self.writer.artefact_path(name, case, collectors.load(name).SUFFIX))
+                shutil.copy(artefact, self.writer.artefact_path(name, case, self.collectors[name].SUFFIX))
                 taken[name].append(case)
         for name, cases in taken.items():
             await self.keep(name, cases)
@@ -121,7 +122,7 @@ class Ledger:
 
         A case is settled as failed where its artefact cannot be read, or says that it failed.
         """
-        collector, missing, good = collectors.load(name), list[Case](), list[Case]()
+        collector, missing, good = self.collectors[name], list[Case](), list[Case]()
         frames: dict[Case, pd.DataFrame] = {}
         for case in cases:
             artefact = self.writer.artefact_path(name, case, collector.SUFFIX)

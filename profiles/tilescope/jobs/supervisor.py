@@ -183,7 +183,7 @@ async def _collect_all(
             await ledger.take_given()
         left = {name: cases for name in ledger.job.collectors if (cases := ledger.left(name))}
         for name in list(left):
-            if reason := await asyncio.to_thread(collectors.load(name).unavailable):
+            if reason := await asyncio.to_thread(ledger.collectors[name].unavailable):
                 ledger.leave(name, reason)
                 del left[name]
         on_gpu = {name for name in left if name in ON_GPU or (name == "check" and here is not None)}
