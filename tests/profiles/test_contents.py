@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from tilescope.captures import arguments, contents, replay
+from tilescope.captures import arguments, replay
 
 
 def described(view):
-    return contents.described(view.untyped_storage(), view, {}, exact=False)
+    return arguments.described(view.untyped_storage(), view, {}, exact=False)
 
 
 def test_distribution_is_of_all_columns():
@@ -46,7 +46,7 @@ def test_tensor_bytes_counts_shared_memory_once():
 )
 def test_drawn_numbers_repeat_in_large_tensors(data, tmp_path):
     found = torch.zeros(5 << 20, dtype=getattr(torch, data["dtype"]))
-    contents.draw(found.untyped_storage(), 0, data, tmp_path, seed=1)
+    arguments.draw(found.untyped_storage(), 0, data, tmp_path, seed=1)
     rows = found.view(-1, 1 << 20)
     assert torch.equal(rows[4, :-3], rows[0, 3:]) and not torch.equal(rows[4], rows[0])
     assert data["low"] <= found.min() < found.max() <= data["high"] and found.double().std() > 0.9

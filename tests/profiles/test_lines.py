@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tilescope.collectors import compiled_text, compiler
-from tilescope.collectors.ncu import ncu_csv, source_page
+from tilescope.collectors.ncu import ncu_csv, source
 from tilescope.runs import listings, store
 from tilescope.runs.publish import publish
 from tilescope.runs.store import RunWriter, StoreError
@@ -32,7 +32,7 @@ def by_line(frame, metric, function="softmax_kernel"):
 
 @pytest.fixture(scope="module")
 def sampled():
-    return source_page.parse(TEXT, CASE)
+    return source.parse_page(TEXT, CASE)
 
 
 def test_lines_add_up_and_reasons_are_parts(sampled):
@@ -40,7 +40,7 @@ def test_lines_add_up_and_reasons_are_parts(sampled):
     assert stalls["probe_kernels.py", 9] == 3820
     assert stalls["standard.py", 191] == 1470
     assert by_line(sampled, "instructions_executed")["probe_kernels.py", 12] == 8_912_896
-    lines = [line for launch in source_page.launches(TEXT) for line in launch.lines()]
+    lines = [line for launch in source.launches(TEXT) for line in launch.lines()]
     printed = sum(int(line["Warp Stall Sampling (All Samples)"]) for line in lines if line["Line No"])
     assert sampled.loc[sampled["metric"] == "stall_samples", "value"].sum() == printed
     # 16384 x 4096 bfloat16 numbers, read once and written once.
@@ -64,15 +64,15 @@ def test_an_absent_cell_gives_no_row():
     # Warp stalls, as ncu prints what it could not sample.
     place = next(i for i, cell in enumerate(cells) if cell == '"21"')
     cells[place] = '"-"'
-    found = by_line(source_page.parse(TEXT[:row] + ",".join(cells) + TEXT[end:], CASE), "stall_samples")
+    found = by_line(source.parse_page(TEXT[:row] + ",".join(cells) + TEXT[end:], CASE), "stall_samples")
     assert found["probe_kernels.py", 9] == 3820 - 21
-    assert "sass_instructions" not in set(source_page.parse(TEXT, CASE)["metric"])
+    assert "sass_instructions" not in set(source.parse_page(TEXT, CASE)["metric"])
 
 
 def same_code(caller, spoil=False):
     """The launch's own instructions as the compiler would list them, library lines given to their callers."""
     code, line = [], 0
-    lines = source_page.launches(TEXT)[0].lines()
+    lines = source.launches(TEXT)[0].lines()
     first = min(int(cells["Address"], 16) for cells in lines if cells["Address"].startswith("0x"))
     for cells in lines:
         number, address, instruction = cells["Line No"], cells["Address"], cells["Source (SASS)"]
@@ -85,11 +85,11 @@ def same_code(caller, spoil=False):
 
 def test_inlined_calls_count_at_their_line_for_equal_code():
     code = same_code({"170": 10, "191": 10, "263": 12, "293": 12})
-    found = by_line(source_page.parse(TEXT, CASE, {"softmax_kernel": code}), "stall_samples")
+    found = by_line(source.parse_page(TEXT, CASE, {"softmax_kernel": code}), "stall_samples")
     assert {file for file, _ in found} == {"probe_kernels.py"}
     assert found["probe_kernels.py", 10] == 86 + 443 + 1470
     assert found["probe_kernels.py", 12] == 406 + 412 + 244
-    other = source_page.parse(TEXT, CASE, {"softmax_kernel": same_code({"191": 10}, spoil=True)})
+    other = source.parse_page(TEXT, CASE, {"softmax_kernel": same_code({"191": 10}, spoil=True)})
     assert by_line(other, "stall_samples")["standard.py", 191] == 1470
 
 
@@ -108,7 +108,7 @@ def test_rows_with_unknown_metrics_or_lines_are_refused(row):
 
 def test_text_without_a_source_page_is_refused():
     with pytest.raises(ncu_csv.NcuFormatError, match="source page"):
-        source_page.parse("==PROF== nothing", CASE)
+        source.parse_page("==PROF== nothing", CASE)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tilescope.collectors.ncu import activity, counters, ncu_csv, rules, source, source_page
+from tilescope.collectors.ncu import activity, counters, ncu_csv, rules, source
 from tilescope.execution import execute
 from tilescope.execution.not_applicable import NotApplicable
 from tilescope.table import absent, launch_configs, schema
@@ -60,7 +60,7 @@ def test_details_page_keeps_every_cell():
 
 def test_source_page_keeps_every_cell():
     rows = cells(text("source_cuda_sass_h200.csv.gz"))
-    launches = source_page.launches(text("source_cuda_sass_h200.csv.gz"))
+    launches = source.launches(text("source_cuda_sass_h200.csv.gz"))
     assert [launch.function for launch in launches] == [SOFTMAX, MATMUL]
     kept = [row for row in rows if row[0] not in ("File Path", "Function Name", "Line No")]
     table = [line for launch in launches for line in launch.lines()]
@@ -74,7 +74,7 @@ def test_source_page_keeps_every_cell():
     assert ncu_csv.number(first["Thread Instructions Executed"]) == 96468992
 
 
-@pytest.mark.parametrize("reader", [ncu_csv.raw_pages, ncu_csv.read_details, source_page.launches])
+@pytest.mark.parametrize("reader", [ncu_csv.raw_pages, ncu_csv.read_details, source.launches])
 @pytest.mark.parametrize(
     "printed", ["", "ok 1.5\n==PROF== Connected to process 1\n==WARNING== No kernels were profiled.\n"]
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from tilescope.collectors import compiled_text
-from tilescope.collectors.ncu import counters, source_page
+from tilescope.collectors.ncu import counters, source
 from tilescope.collectors.ncu import source as collector
 from tilescope.table.case import Case
 
@@ -36,9 +36,9 @@ def test_the_page_is_divided_among_the_cases():
     )
     found = collector.divide(PAGE, order, [SOFTMAX, MATMUL])
     assert set(found) == {SOFTMAX, MATMUL}
-    assert [launch.function for launch in source_page.launches(found[MATMUL])] == ["mm_kernel"]
-    whole = source_page.parse(PAGE, SOFTMAX)
-    alone = source_page.parse(found[SOFTMAX], SOFTMAX)
+    assert [launch.function for launch in source.launches(found[MATMUL])] == ["mm_kernel"]
+    whole = source.parse_page(PAGE, SOFTMAX)
+    alone = source.parse_page(found[SOFTMAX], SOFTMAX)
     pd.testing.assert_frame_equal(alone, whole[whole["function"] == "softmax_kernel"])
 
 
@@ -51,7 +51,7 @@ def test_parse_without_instructions_has_no_values():
     """ncu prints a table without SASS rows for code that it cannot read."""
     lines_only = "".join(line for line in PAGE.splitlines(keepends=True) if '"0x' not in line)
     code = compiled_text.read("sass", "/*0000*/  EXIT  // softmax.py:3\n", "softmax.py")
-    assert source_page.parse(lines_only, SOFTMAX, {"softmax_kernel": code}).empty
+    assert source.parse_page(lines_only, SOFTMAX, {"softmax_kernel": code}).empty
 
 
 def test_launches_of_one_function_go_to_their_cases_in_order():
@@ -61,7 +61,7 @@ def test_launches_of_one_function_go_to_their_cases_in_order():
         ("softmax_kernel", SOFTMAX), ("softmax_kernel", None), ("softmax_kernel", larger), ("softmax_kernel", larger)
     )
     found = collector.divide(one * 4, order, [SOFTMAX, larger])
-    assert [len(source_page.launches(found[case])) for case in (SOFTMAX, larger)] == [1, 2]
+    assert [len(source.launches(found[case])) for case in (SOFTMAX, larger)] == [1, 2]
 
 
 def ncu(monkeypatch, folder, script):

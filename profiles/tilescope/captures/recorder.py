@@ -3,7 +3,7 @@
 ``launches.json`` of a kernel holds ``format``, ``name``, ``functions`` (see ``execution.kernel_code``), ``kernel`` (the number of
 the kernel's function), ``versions``, ``path`` (the process's ``sys.path``) and ``launches``, a list of records:
 
-``arguments``   values by parameter, and storages (see ``arguments``, ``contents``)
+``arguments``   values by parameter, and storages (see ``arguments``)
 ``options``     launch options such as ``num_warps``
 ``grid``        three extents
 ``config``      parameters and options that an autotuner chose, empty without one

@@ -29,9 +29,9 @@ from tilescope.captures.never_written import NeverWritten
 from tilescope.captures.recorder import Record, Recorder
 from tilescope.collectors import fault_rules
 from tilescope.execution import (
+    assumed_answers,
     assumed_device,
     assumed_tensors,
-    assumed_timing,
     compiling,
     fresh_memory,
     kernel_code,
@@ -126,11 +126,11 @@ def without_gpu(
         assumed_device.assumed(target) as there,
         there.without_compiler(),
         inductor.once_imported(
-            "torch.utils.benchmark", lambda _: assumed_tensors.replaced(assumed_timing.timers(there.answers))
+            "torch.utils.benchmark", lambda _: assumed_tensors.replaced(assumed_answers.timers(there.answers))
         ),
         inductor.once_imported(
             "torch._inductor.utils",
-            lambda utils: assumed_tensors.replaced(assumed_timing.print_performance(there.answers, utils)),
+            lambda utils: assumed_tensors.replaced(assumed_answers.print_performance(there.answers, utils)),
         ),
         mock.patch.object(CompiledKernel, "__getitem__", runner_of),
         inductor.instead(maker),

@@ -1,4 +1,4 @@
-"""Observes Triton launches while they are made.
+"""Observes Triton launches while they are made, and hooks into the stages of its compilations.
 
 ``JITFunction.run`` is not replaced, because kernels look at it to know whether launches are caught. Instead this hooks the
 compiled kernel's metadata, which every launch asks for. Imports triton: worker-side only.
@@ -18,6 +18,9 @@ from triton.runtime.autotuner import Autotuner
 
 from tilescope.table import launch_configs
 from tilescope.table.case import Case
+
+#: It gets the backend and the stages by name.
+Hook = Callable[[Any, dict[str, Any]], None]
 
 
 @contextlib.contextmanager
@@ -75,3 +78,21 @@ def once(run: Callable[[], Any], artefact: Path, case: Case) -> None:
     with launches() as seen:
         run()
     launch_configs.write(artefact, case, seen)
+
+
+@contextlib.contextmanager
+def hooked(hook: Hook) -> Iterator[None]:
+    """Calls ``hook`` for each compilation for NVIDIA's GPUs while active.
+
+    Triton's own ``add_stages_inspection_hook`` is left to others, and from 3.9 on changes the keys of all kernels.
+    """
+    from triton.backends.nvidia.compiler import CUDABackend  # noqa: PLC0415
+
+    original = CUDABackend.add_stages
+
+    def add_stages(backend: Any, stages: dict[str, Any], options: Any, language: Any) -> None:
+        original(backend, stages, options, language)
+        hook(backend, stages)
+
+    with mock.patch.object(CUDABackend, "add_stages", add_stages):
+        yield

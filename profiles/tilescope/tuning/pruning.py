@@ -1,4 +1,4 @@
-"""Reasons to stop compiling a config: it exceeds a limit of the hardware, or certainly spills. Imports triton when it refuses.
+"""Reasons to stop compiling a config: it exceeds a limit of the hardware, or certainly spills. Imports triton.
 
 The products' accumulators are read from TTGIR, before LLVM and ptxas, which take most of the time. Shared memory is known after LLVM.
 """
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tilescope.execution import stage_hooks
+from tilescope.execution import observe
 from tilescope.hardware import occupancy
 
 #: A layout's name, and the number of a block's warps along each dimension.
@@ -47,7 +47,7 @@ def refusing() -> Iterator[None]:
 
     Other kernels compile as usual, under the same keys of Triton's cache.
     """
-    with stage_hooks.hooked(_refuse_around_llvm):
+    with observe.hooked(_refuse_around_llvm):
         yield
 
 

@@ -18,7 +18,7 @@ from triton.backends.nvidia.driver import CudaLauncher
 from triton.runtime import _allocation
 
 from tilescope.collectors.lanes import buffer, lowering, records, sampling
-from tilescope.execution import offline, stage_hooks
+from tilescope.execution import observe, offline
 from tilescope.execution.not_applicable import NotApplicable
 
 #: Bytes of records a warp, powers of two: those to begin with, the most and the least.
@@ -102,7 +102,7 @@ def recording(kinds: Collection[str], room: int = ROOM) -> Iterator[Recording]:
 
     with (
         tempfile.TemporaryDirectory() as folder,
-        stage_hooks.hooked(hook),
+        observe.hooked(hook),
         knobs.compilation.scope(),
         knobs.cache.scope(),
         _launcher(made),
