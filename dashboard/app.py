@@ -130,12 +130,10 @@ def fill_main(state: State, drawer: Drawer, page: pmui.Page) -> None:
     """Put into the page what it is for."""
     try:
         progress, context, dialogs = JobPanel(state, shared()), Context(state), layout.flow()
-        find = FindDialog(state, TITLES, dialogs)
+        FindDialog(state, TITLES, dialogs)
         for dialog in (GpuDialog, RunDialog):
             dialog(state, dialogs)
-        views = Navigation(
-            state, GROUPS, APART, FORMER, beside=[context.brief, find.opener], below=[context, progress, dialogs]
-        )
+        views = Navigation(state, GROUPS, APART, FORMER, beside=[context.brief], below=[context, progress, dialogs])
         page.param.update(header=[kernel_bar.KernelBar(state)], main=list(views.layout))
     except Exception as error:  # else the page would stay empty
         page.main = [start_error(error)]

@@ -115,19 +115,52 @@ def test_phone_roofline_and_wide_table(visit: Any, built: Any) -> None:
     assert page.get_by_role("alert").count() == 0
 
 
-def test_slash_opens_palette_that_finds_a_view(visit: Any) -> None:
+#: Presses keys, all of them before the server can answer.
+AT_ONCE = """keys => keys.forEach(key => document.body.dispatchEvent(
+  new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true, composed: true})))"""
+
+
+@pytest.mark.parametrize("opens", ["/", "Find a kernel, a run, a view or an action (/)"])
+def test_letters_typed_before_the_palette_is_there_are_in_it(visit: Any, opens: str) -> None:
     page = visit(f"run={RUN}&kernel=softmax")
-    # The script that hears keys draws this button.
-    page.get_by_role("button", name="Keys and glossary").wait_for()
-    page.keyboard.press("/")
-    page.get_by_role("dialog").get_by_role("combobox").wait_for()
-    page.wait_for_function(
-        "() => { let at = document.activeElement; while (at?.shadowRoot?.activeElement) at = at.shadowRoot.activeElement;"
-        " return at.tagName === 'INPUT' }"
-    )
-    page.keyboard.type("roofline")
-    page.get_by_role("option", name="Roofline (view)").click()
+    button = page.get_by_role("button", name="Find a kernel")
+    button.wait_for()
+    if opens != "/":
+        button.evaluate(f"(button, keys) => {{ button.click(); ({AT_ONCE})(keys) }}", [*"roofling", "Backspace"])
+    else:
+        page.evaluate(AT_ONCE, [*"/roofling", "Backspace"])
+    page.keyboard.type("e")
+    page.get_by_role("option", name="Roofline (view)").wait_for()
+    # The letters open panels, where no palette is on its way.
+    assert page.get_by_role("dialog").get_by_role("combobox").input_value() == "roofline"
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
     page.wait_for_url("**view=roofline**")
+    assert "panel" not in page.url
+
+
+def test_bar_opens_and_closes_what_it_names(visit: Any) -> None:
+    page = visit(f"run={RUN}&kernel=softmax", width=1000)
+    more, run = (page.get_by_role("button", name=name, exact=True) for name in ("More", "This run"))
+    page.wait_for_function("more => more.ariaExpanded === 'false'", arg=more.element_handle())
+    assert not run.is_visible()
+    more.click()
+    run.wait_for()
+    assert more.get_attribute("aria-expanded") == "true"
+    page.keyboard.press("Escape")
+    run.wait_for(state="hidden")
+    more.click()
+    run.click()
+    page.get_by_role("dialog", name="This run").wait_for()
+    assert not run.is_visible()
+    page.keyboard.press("Escape")
+    page.wait_for_url(lambda url: "panel" not in url)
+    # Views of all kernels have no run.
+    page.get_by_role("tab", name="Library", exact=True).click()
+    page.wait_for_url("**view=home**")
+    more.click()
+    page.get_by_role("button", name="GPU", exact=True).wait_for()
+    assert run.count() == 0 or not run.is_visible()
 
 
 def test_gpu_panel_closes_by_key_and_by_press_elsewhere(visit: Any, built: Any) -> None:

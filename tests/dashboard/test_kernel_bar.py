@@ -14,7 +14,7 @@ from tests.profiles import made_up
 from tests.recorded import recorded
 
 from . import synthetic
-from .conftest import PREDICTED, RUN, field, press
+from .conftest import PREDICTED, RUN, field
 
 
 @pytest.fixture
@@ -99,12 +99,17 @@ def test_run_without_a_time_is_listed_with_its_error(tmp_path: Path) -> None:
     assert "'yesterday'" in listed.error
 
 
-@pytest.mark.parametrize(("label", "panel"), [("GPU", "gpu"), ("Profile", "profile"), ("This run", "run")])
-def test_button_opens_and_closes_panel(bar: KernelBar, label: str, panel: str) -> None:
-    press(bar, label)
-    assert bar.state.panel == panel
-    press(bar, label)
-    assert bar.state.panel == ""
+def test_lists_unfold_until_something_opens(bar: KernelBar) -> None:
+    def folded() -> bool:
+        return "folded" in bar.lists.css_classes
+
+    assert folded()
+    bar.state.panel = "lists"
+    assert not folded()
+    field(bar, "size").value = "1823x781-bf16"
+    assert not folded(), "one may choose more"
+    field(bar, "run").value = PREDICTED
+    assert folded() and bar.state.panel == ""
     for _ in range(2):  # the browser sends it a second time
         bar.state.panel = "cupboard"
     assert (bar.state.panel, bar.state.ignored) == ("", "nothing that opens: 'cupboard'")

@@ -3,18 +3,23 @@
 import importlib.metadata
 import importlib.util
 import pkgutil
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import panel as pn
 import panel_material_ui as pmui
 import pytest
+from bokeh.model import Model
 from tilescope_dashboard import panel_patches
 from tilescope_dashboard.panel_patches import (
     gone,
     page_address,
     page_lifetime,
 )  # fmt: skip
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_each_is_for_a_version_that_is_here() -> None:
@@ -85,6 +90,16 @@ assert [key[:2] for key in page_resources._bundles] == [("server", "/")]
 assert "place-home" in str(page.to_json())
 """
     bare(code)
+
+
+def test_page_is_sent_the_models_that_views_use_alone() -> None:
+    code = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "dashboard").rglob("*.py"))
+    used = {*re.findall(r"pmui\.([A-Z]\w+)", code), "NotificationArea"}
+    assert used == page_lifetime.USED
+    page_lifetime.settle()
+    known = {model.__name__ for model in Model.model_class_reverse_map.values()}
+    assert not [name for name in used if getattr(pmui, name)._data_model.__name__ not in known]
+    assert pmui.IntSlider._data_model.__name__ not in known
 
 
 def test_page_does_not_follow_whether_the_server_is_busy() -> None:

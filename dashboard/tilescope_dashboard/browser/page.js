@@ -85,16 +85,17 @@ function ring(style) {
 }
 
 const usable = element => element.checkVisibility({visibilityProperty: true}) && !element.disabled && element.tabIndex >= 0
-const drawerButton = () => every(".opens-drawer")[0]?.shadowRoot.querySelector("button")
+const openers = () => every("[data-panel]")
+const drawerButton = () => openers().find(button => button.dataset.panel === PANELS.p)
 
 // The drawer's form may still be on its way. Who opened the drawer goes in, unless they have gone on to something else.
-const drawer = (open, from) => once(() => {
+const drawer = (model, from) => once(() => {
   const [place] = every(".contextbar"), button = drawerButton()
-  button?.setAttribute("aria-expanded", open())
+  openers().forEach(opener => opener.setAttribute("aria-expanded", opener.dataset.panel === model.panel))
   // The page puts its drawer into a landmark of navigation, which has no name.
   every("nav:not([aria-label])").forEach(nav => nav.setAttribute("role", "presentation"))
   if (!button) return false
-  return open() ? place && every("input, [role=combobox], textarea", place).find(usable) : null
+  return model.panel === PANELS.p ? place && every("input, [role=combobox], textarea", place).find(usable) : null
 }, field => focused() === from && field.focus())
 
 // Material UI keeps the focus in a dialog only where no widget has a shadow root.
@@ -151,17 +152,36 @@ export function render({model}) {
   const place = document.createElement("div")
   // The text is escaped where it is written.
   place.innerHTML = model.markup
-  const [button, dialog] = place.children
-  // Until when letters are for the palette, which is on its way.
-  let writing = 0
+  const [, button, dialog] = place.children
+  // Until when letters are for the palette, which is on its way; and those that were typed meanwhile.
+  let writing = 0, typed = ""
   // What had the focus when a key last turned to a view, and what the server then answered.
   let turning = null, answer = null
   const toggle = () => (dialog.open ? dialog.close() : dialog.showModal())
   button.addEventListener("click", toggle)
 
-  // A title that links to its entry in the glossary.
-  function explain(event) {
-    const link = event.composedPath().find(node => node.dataset?.term)
+  function ask(panel) {
+    if (panel === PANELS["/"] && model.panel !== panel) writing = performance.now() + PATIENCE
+    model.send_msg({panel})
+  }
+
+  // Writes what was typed meanwhile into the palette's field, once that has the focus.
+  function hand() {
+    if (!writing || !focused().matches("input[role=combobox]")) return false
+    document.execCommand("insertText", false, typed)
+    return rest()
+  }
+
+  function rest() {
+    writing = 0
+    typed = ""
+    return true
+  }
+
+  // A button that opens a panel or closes it, or a title that links to its entry in the glossary.
+  function clicked(event) {
+    const at = name => event.composedPath().find(node => node.dataset?.[name]), opener = at("panel"), link = at("term")
+    if (opener) ask(opener.dataset.panel)
     if (!link) return
     event.preventDefault()
     dialog.querySelector("details").open = true
@@ -184,18 +204,21 @@ export function render({model}) {
       if (!dialog.open && !every(".MuiPopover-root, .MuiModal-root").length) model.send_msg({clear: true})
     } else if (at.matches?.(TYPING) && !at.matches(CLOSED)) {
       // A closed list has the focus after a choice, and hears no letters.
-      return
+      hand()
+    } else if (performance.now() < writing) {
+      if (event.key !== "Backspace" && event.key.length > 1) return
+      event.preventDefault()
+      typed = event.key === "Backspace" ? typed.slice(0, -1) : typed + event.key
     } else if (event.key === "?") {
       toggle()
-    } else if (dialog.open || performance.now() < writing) {
+    } else if (dialog.open) {
       return
     } else if (bracket || /^[1-9]$/.test(event.key)) {
       turning = focused()
       model.send_msg(bracket ? {step: event.key === "]" ? 1 : -1} : {number: Number(event.key)})
     } else if (event.key in PANELS) {
       event.preventDefault()
-      if (event.key === "/") writing = performance.now() + PATIENCE
-      model.send_msg({panel: PANELS[event.key]})
+      ask(PANELS[event.key])
     } else if (at.matches?.(".bk-events") && event.key in MOVES) {
       event.preventDefault()
       move(at, event.key)
@@ -209,10 +232,9 @@ export function render({model}) {
 
   document.querySelector(".skip").addEventListener("click", event => (event.preventDefault(), openTab()?.focus()))
   document.addEventListener("keydown", pressed)
-  document.addEventListener("click", explain)
+  document.addEventListener("click", clicked)
   ring(model.ring)
   keepHistory(search => model.send_msg({went: search}))
-  const isOpen = () => model.panel === PANELS.p
   // Who closes a dialog or the drawer comes back to where they were.
   let open = model.panel, from = null
   const back = () => once(() => (open ? null : !every(".MuiDialog-root:focus-within").length), () => {
@@ -220,13 +242,14 @@ export function render({model}) {
       (from && from !== document.body ? from : drawerButton())?.focus()
   })
   model.on("panel", () => {
-    drawer(isOpen, focused())
+    drawer(model, focused())
     if (!open) from = focused()
     open = model.panel
     setTimeout(back, LOOK)
-    if (open !== PANELS["/"]) writing = 0
+    if (open === PANELS["/"]) once(() => (open === PANELS["/"] ? hand() : null), () => {})
+    else rest()
   })
-  drawer(isOpen, null)
+  drawer(model, null)
   const phone = matchMedia("(max-width: 899.95px)"), measure = () => { model.narrow = phone.matches }
   phone.addEventListener("change", measure)
   measure()

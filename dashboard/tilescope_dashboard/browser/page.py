@@ -13,13 +13,15 @@ from param.parameterized import no_instance_params
 from tilescope_dashboard.components.script import ScriptComponent
 from tilescope_dashboard.data.meanings import MEANINGS
 
+#: What the palette is for, its button's name and its title.
+FINDS = "Find a kernel, a run, a view or an action"
 #: Keys and their actions, as the sheet lists them.
 KEYS = (
     ("?", "show or hide the keys and the glossary"),
     ("1 … 9", "go to a group of views, counted from the left"),
     ("[ ]", "go to the view before or after this one"),
     ("p, g, r", "open or close the profile form, the GPU, or what can be done with this run"),
-    ("/", "find a kernel, a run, a view or an action"),
+    ("/", f"{FINDS[0].lower()}{FINDS[1:]}"),
     ("Tab, Shift Tab", "go to the next control, or back"),
     ("← →", "in a row of views: the one beside it; Enter opens it"),
     ("↑ ↓", "in a table: choose a row; Enter opens one that leads elsewhere"),
@@ -32,6 +34,7 @@ _TERMS = "".join(
     for term, said in sorted(MEANINGS.items(), key=lambda one: one[0].casefold())
 )
 _MARKUP = (
+    f'<button class="find" data-panel="find" aria-label="{FINDS} (/)" title="{FINDS} (/)">Find /</button>'
     '<button aria-label="Keys and glossary" title="Keys and glossary (?)">?</button>'
     f'<dialog aria-label="Keys and glossary"><form method="dialog"><button>Close</button></form><strong>Keys</strong><dl>{_ROWS}</dl>'
     f"<details><summary>Glossary of columns and numbers</summary><dl>{_TERMS}</dl></details></dialog>"

@@ -1,4 +1,4 @@
-"""Buttons, and selectors: one whose options change with the run and the kernel, and buttons that stand beside fields."""
+"""Selectors: one whose options change with the run and the kernel, and buttons that stand beside fields."""
 
 from __future__ import annotations
 
@@ -19,11 +19,6 @@ FIELD = {"height": 40}
 
 
 @no_instance_params  # else each has copies of its forty parameters
-class Button(pmui.Button):
-    """A button that stands on every page."""
-
-
-@no_instance_params
 class Choice(pmui.Select):
     """Calls ``chosen`` when a user chose, not while options are offered: other selectors may not have theirs yet.
 

@@ -13,12 +13,15 @@ from typing import Any
 
 import panel as pn
 import panel_material_ui as pmui
+import param
+from bokeh.core.has_props import _default_resolver
+from bokeh.model import Model
 from bokeh.util.warnings import BokehUserWarning
 from panel.io import server
 from panel.io.resources import JS_VERSION, LOCAL_DIST, Resources
 from panel.models.tabulator import THEME_PATH
 from panel.reactive import Syncable
-from panel_material_ui.base import FONT_CSS
+from panel_material_ui.base import FONT_CSS, MaterialComponent
 from tilescope.runs import store
 
 from tilescope_dashboard.data import catalog, run_cache, this_machine
@@ -47,6 +50,12 @@ TEMPLATE = Path(__file__).parents[1] / "templates" / "page.html"
 #: with ``Assertion failed`` where a figure was replaced meanwhile. It makes nothing higher than what holds it, up to the page itself, so
 #: a figure longer than the screen was squeezed into it, its rows upon each other.
 PAGE_LAYOUT = Path(__file__).with_name("page_layout.js").read_text(encoding="utf-8")
+#: Material UI's components on the pages. Bokeh sends every page the definitions of all components' models: the other hundred were half
+#: of the message, and an eighth of the server's time for a page.
+USED = frozenset((
+    "AutocompleteInput", "Button", "CheckBoxGroup", "CheckButtonGroup", "Checkbox", "Dialog", "FileDownload", "MenuList", "MultiChoice",
+    "NotificationArea", "Page", "RadioButtonGroup", "Select", "Switch", "TabMenu", "TextAreaInput", "TextInput", "Toggle",
+))  # fmt: skip
 #: Style sheets of tables that Panel does not put into the page's head.
 _OF_TABLES = (
     "css/loading.css", "bundled/theme/material.css", f"bundled/datatabulator/{THEME_PATH}tabulator_materialize.min.css",
@@ -70,6 +79,10 @@ def settle() -> None:
     FONT_CSS.clear()
     for patch in _PATCHES:
         patch.install()
+    kinds = [kind for kind in param.descendents(MaterialComponent) if kind.__module__.startswith(pmui.__name__)]
+    unused = {kind._data_model.__qualified_model__: kind._data_model for kind in kinds if kind.__name__ not in USED}
+    for name in unused.keys() & Model.model_class_reverse_map.keys():
+        _default_resolver.remove(unused[name])  # type: ignore[attr-defined]
     # Material UI's theme sends a table's style sheets back, those that the server has among them.
     warnings.filterwarnings("ignore", "reference already known", BokehUserWarning)
     Syncable._debounce = _TOGETHER

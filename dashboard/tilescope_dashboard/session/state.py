@@ -33,8 +33,8 @@ OF_ALL = (HOME := "home", CLAIMS := "claims", WATCH := "watch")
 WHOLE_RUN, MODEL, FIRST = "overview", "model", "summary"
 #: Views whose title is what is wrong with the shown case, where anything is.
 TELL_FAULTS = (FIRST, "advice")
-#: What can be open beside or over the views.
-PANELS = (PROFILE := "profile", GPU := "gpu", RUN := "run", FIND := "find")
+#: What can be open beside or over the views; of a narrow page also the bar's lists.
+PANELS = (PROFILE := "profile", GPU := "gpu", RUN := "run", FIND := "find", LISTS := "lists")
 _NO_CASE = KernelCase("", "", "")
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import panel_material_ui as pmui
 import param
 
+from tilescope_dashboard.browser.page import FINDS
 from tilescope_dashboard.components import layout
-from tilescope_dashboard.components.choice import Button
 from tilescope_dashboard.components.panel_dialog import PanelDialog
 from tilescope_dashboard.data.units import short
 from tilescope_dashboard.session.scheduling import next_tick
@@ -28,15 +28,10 @@ _FOCUSED = {"components": {"MuiTextField": {"defaultProps": {"autoFocus": True}}
 class FindDialog(PanelDialog):
     """A field that lists what fits while one types. ``views`` maps names to titles."""
 
-    name_of_panel, title = FIND, "Find a kernel, a run, a view or an action"
+    name_of_panel, title = FIND, FINDS
 
     def __init__(self, state: State, views: Mapping[str, str], place: layout.Column | None = None) -> None:
         self._views = views
-        self.opener = Button(
-            label="Find /", description=f"{self.title} (/)", variant="text", size="small", height=30, margin=(4, 0),
-            styles={"flex": "none"},
-        )  # fmt: skip
-        self.opener.on_click(lambda _: next_tick(lambda: setattr(state, "panel", FIND)))
         super().__init__(state, place)
 
     def make(self) -> list[Any]:

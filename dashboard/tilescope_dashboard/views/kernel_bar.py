@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 import panel as pn
 from tilescope.runs import store
 
-from tilescope_dashboard.components import layout
-from tilescope_dashboard.components.choice import CHOOSE, Button, Choice
+from tilescope_dashboard.components import html_text, layout
+from tilescope_dashboard.components.choice import CHOOSE, Choice
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.units import ABSENT, short
 from tilescope_dashboard.figures.style import distinct
 from tilescope_dashboard.session.scheduling import IdleWork, next_tick
-from tilescope_dashboard.session.state import GPU, MODEL, OF_ALL, PROFILE, RUN, State
+from tilescope_dashboard.session.state import GPU, LISTS, MODEL, OF_ALL, PROFILE, RUN, State
 from tilescope_dashboard.topics import baselines
 
 #: Pixels of the bar's height, and the width of a page below which its lists unfold under it.
@@ -29,6 +30,17 @@ _LISTS_CSS = f"""
 }}
 """
 _UNFOLD_CSS = f"@media (min-width: {_FOLDS}px) {{ :host {{ display: none !important; }} }}"
+_OPENERS_CSS = """
+:host { flex: none; } :host(.of-all) [data-panel=run] { display: none; }
+button { height: 38px; min-width: 64px; padding: 4px 9px; border: 1px solid color-mix(in srgb, currentColor 50%, transparent);
+  border-radius: 4px; background: none; color: var(--mui-palette-primary-main); cursor: pointer;
+  font: 600 13px Inter, Roboto, "Helvetica Neue", Arial, sans-serif; }
+button:hover { background: color-mix(in srgb, currentColor 8%, transparent); }
+button + button { margin-left: 8px; }
+[data-panel=profile] { background: var(--mui-palette-primary-main); color: var(--mui-palette-primary-contrastText); }
+[data-panel=profile]:hover { background: var(--mui-palette-primary-dark); }
+@media (pointer: coarse) { button { height: 40px; } }
+"""
 
 
 def _wider(width: int) -> str:
@@ -59,42 +71,34 @@ class KernelBar(layout.Part):
         self._baseline = Choice("baseline", 136, self._choose_baseline, stylesheets=[_wider(184)], **of_case)
         of_run = {**_AT, "css_classes": ["of-run"]}
         self._run = Choice("run", 164, self._choose_run, stylesheets=[_wider(252)], **of_run)
-        gpu = self._opener(GPU, label="GPU", variant="outlined")
-        this_run = self._opener(RUN, label="This run", variant="outlined", css_classes=["of-run"])
-        profile = self._opener(PROFILE, label="Profile", css_classes=["opens-drawer"])
-        unfold = Button(label="More", variant="outlined", height=40, stylesheets=[_UNFOLD_CSS], **_AT)
-        lists = (self._size, self._pass, self._impl, self._baseline, self._run, this_run, gpu, profile)
+        self._openers = _openers({RUN: "This run", GPU: "GPU", PROFILE: "Profile"})
+        lists = (self._size, self._pass, self._impl, self._baseline, self._run, self._openers)
         self.lists = layout.flow(
             *lists, wrap="nowrap", styles={"flex": "1 1 0", "min-width": "0"}, stylesheets=[_LISTS_CSS]
         )
-        unfold.on_click(lambda _: self._fold(unfolded="folded" in self.lists.css_classes))
         self.layout = pn.Row(
             self._kernel,
             self.lists,
-            unfold,
+            _openers({LISTS: "More"}, _UNFOLD_CSS),
             sizing_mode="stretch_width",
             margin=(0, 0, 0, 10),
             styles={"align-items": "center", "min-width": "0"},
         )
         state.param.watch(self._fill, ["runs", "loaded", "kernel", "catalog", "case", "compared", "view"])
-        state.param.watch(lambda *_: self._fold(), ["view", "panel", "loaded"])
+        state.param.watch(lambda _: next_tick(self._close), ["view", "loaded"])
+        state.param.watch(self._fold, ["view", "panel", "loaded"])
         self._fold()
         self._fill()
 
-    def _opener(self, panel: str, **settings: Any) -> Button:
-        """A button that opens the panel, or closes it."""
-        button = Button(styles={"flex": "none"}, size="small", height=38, **_AT, **settings)
+    def _close(self) -> None:
+        """Fold the lists once what was chosen there is open."""
+        if self.state.panel == LISTS:
+            self.state.panel = ""
 
-        def toggle() -> None:
-            self.state.panel = "" if self.state.panel == panel else panel
-
-        button.on_click(lambda _: next_tick(toggle))
-        return button
-
-    def _fold(self, unfolded: bool = False) -> None:
+    def _fold(self, *_: Any) -> None:
         view, of_step = self.state.view, self.state.of_step
-        marks = {"of-all": view in OF_ALL, "of-run": view == MODEL or of_step, "folded": not unfolded}
-        self.lists.css_classes = [mark for mark, has in marks.items() if has]
+        marks = {"of-all": view in OF_ALL, "of-run": view == MODEL or of_step, "folded": self.state.panel != LISTS}
+        self.lists.css_classes = self._openers.css_classes = [mark for mark, has in marks.items() if has]
 
     def _choose_kernel(self) -> None:
         if self._kernel.value:
@@ -167,6 +171,12 @@ class KernelBar(layout.Part):
         token = next(iter(baselines.usual(state.loaded, state.kernel, state.runs)), "")
         usual = baselines.name_of(token, state.runs, declared)
         return {f"{short(usual, 60)} (usual)" if token else "none": "", **found}, next(iter(chosen), "")
+
+
+def _openers(labels: Mapping[str, str], *css: str) -> html_text.Html:
+    """Buttons that open or close panels (``browser/page.js``), by the panels' names."""
+    buttons = "".join(f'<button data-panel="{panel}">{label}</button>' for panel, label in labels.items())
+    return html_text.Html(buttons, stylesheets=[_OPENERS_CSS, *css], margin=(8, 4))
 
 
 def _offer(widget: Choice, options: dict[str, str], value: Any) -> None:
