@@ -369,3 +369,6 @@ def test_every_view_control_has_name(visit: Any) -> None:
         # Who goes from table to table, or from figure to figure, can tell one from the other.
         told = [name for role, name in seen if role in ("grid", "table", "application")]
         assert len(told) == len({*told}), title
+        # A figure says the headline; what takes the focus in it does not say it again.
+        headline = page.locator(f"{VIEW} h2").first.inner_text()
+        assert not [name for role, name in seen if role == "application" and headline in name], title

@@ -176,6 +176,8 @@ def test_view_failed_version_keeps_good_values(script: Watch) -> None:
     assert "v3: my.py cannot be run" in text and "v2 stays the last good version" in text
     assert re.search(r'class="old"><dt>registers</dt><dd>40</dd><dd><em>of v2</em>', text)
     assert "no such name</td>" in text and "<h3>Findings of v2<" in text
+    # A screen reader says the headline alone, from a part of the page that stays.
+    assert shown().head.get_root().html_attributes == {"role": "status"} and 'role="alert"' not in text
     del script.versions[:2]
     assert "No version is good yet" in said(shown()) and "Findings" not in said(shown())
 

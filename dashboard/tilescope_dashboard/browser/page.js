@@ -50,14 +50,21 @@ function move(canvas, key) {
   range.setv({start: from(middle - half), end: from(middle + half)})
 }
 
-const nameTools = () => every(`${TOOLS}, .bk-events`).forEach(nameTool)
+function nameTools() {
+  every(`${TOOLS}, .bk-events`).forEach(nameTool)
+  // Material UI puts the page's drawer, and a list of files, into landmarks of navigation, which have no names.
+  every("nav:not([aria-label])").forEach(nav => nav.setAttribute("role", "presentation"))
+}
+
+// Tools of one kind are one button, whose title names each of them.
+const told = title => title.replace(/^(.+?)( \1)+$/, "$1")
 
 function nameTool(element) {
   const tool = element.matches(TOOLS)
   element.setAttribute("role", tool ? "button" : "application")
   let figure = element
   while (figure && !figure.matches("[role=figure]")) figure = figure.parentElement ?? figure.getRootNode().host
-  element.setAttribute("aria-label", tool ? element.title || "More tools" : figure?.ariaLabel || "Figure")
+  element.setAttribute("aria-label", tool ? told(element.title) || "More tools" : figure?.dataset.part || figure?.ariaLabel || "Figure")
   if (element.matches(".bk-OnOffButton")) element.setAttribute("aria-pressed", element.classList.contains("bk-active"))
 }
 
@@ -92,8 +99,6 @@ const drawerButton = () => openers().find(button => button.dataset.panel === PAN
 const drawer = (model, from) => once(() => {
   const [place] = every(".contextbar"), button = drawerButton()
   openers().forEach(opener => opener.setAttribute("aria-expanded", opener.dataset.panel === model.panel))
-  // The page puts its drawer into a landmark of navigation, which has no name.
-  every("nav:not([aria-label])").forEach(nav => nav.setAttribute("role", "presentation"))
   if (!button) return false
   return model.panel === PANELS.p ? place && every("input, [role=combobox], textarea", place).find(usable) : null
 }, field => focused() === from && field.focus())

@@ -34,8 +34,9 @@ _TERMS = "".join(
     for term, said in sorted(MEANINGS.items(), key=lambda one: one[0].casefold())
 )
 _MARKUP = (
-    f'<button class="find" data-panel="find" aria-label="{FINDS} (/)" title="{FINDS} (/)">Find /</button>'
-    '<button aria-label="Keys and glossary" title="Keys and glossary (?)">?</button>'
+    # The title is the name: beside a text it would be read as well.
+    f'<button class="find" data-panel="find" title="{FINDS} (/)"><span aria-hidden="true">Find /</span></button>'
+    '<button title="Keys and glossary (?)"><span aria-hidden="true">?</span></button>'
     f'<dialog aria-label="Keys and glossary"><form method="dialog"><button>Close</button></form><strong>Keys</strong><dl>{_ROWS}</dl>'
     f"<details><summary>Glossary of columns and numbers</summary><dl>{_TERMS}</dl></details></dialog>"
 )

@@ -48,8 +48,10 @@ class Chart(pn.pane.Bokeh):
         if self.object is not None:
             title, axis = getattr(self.object.title, "text", ""), next(iter(self.object.xaxis), None)
             # A figure without a title is told from the others of its view by what its axis is of.
-            said = filter(None, [title, self.about(), "" if title else getattr(axis, "axis_label", "")])
-            self.object.html_attributes = {"role": "figure", "aria-label": ". ".join(said)}
+            axis_label = "" if title else getattr(axis, "axis_label", "") or ""
+            said = ". ".join(filter(None, [title, self.about(), axis_label]))
+            # What takes the focus in the figure needs a name, but not all of it a second time (``browser/page.js``).
+            self.object.html_attributes = {"role": "figure", "aria-label": said, "data-part": title or axis_label}
 
 
 def chart(width: int = 0) -> Chart:

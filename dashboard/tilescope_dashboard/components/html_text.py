@@ -26,9 +26,16 @@ class Html(pn.pane.HTML):
         return super()._transform_object(unbroken(printable(obj or "")))
 
 
-def pane(markup: str = "", *css: str, **options: object) -> pn.pane.HTML:
+class Spoken(Html):
+    """An HTML pane whose new text screen readers announce: the part of the page that holds it stays."""
+
+    def _get_properties(self, doc: Any) -> dict[str, Any]:
+        return {**super()._get_properties(doc), "html_attributes": {"role": "status"}}
+
+
+def pane(markup: str = "", *css: str, kind: type[Html] = Html, **options: object) -> pn.pane.HTML:
     """A pane with the shared typography, and more ``css``. ``markup`` must already be escaped."""
-    return Html(markup, stylesheets=[CSS, *css], sizing_mode="stretch_width", margin=(4, 8), **options)
+    return kind(markup, stylesheets=[CSS, *css], sizing_mode="stretch_width", margin=(4, 8), **options)
 
 
 def notice(kind: str, title: str, text: str = "") -> str:

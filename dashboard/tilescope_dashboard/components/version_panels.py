@@ -91,7 +91,7 @@ def _file(name: str, lines: Sequence[SourceLine]) -> str:
             f"<td><code>{escape(line.text)}</code></td></tr>"
         )
         if line.wrong:
-            rows.append(f'<tr class="says"><td></td><td></td><td role="alert">{escape(line.wrong)}</td></tr>')
+            rows.append(f'<tr class="says"><td></td><td></td><td>{escape(line.wrong)}</td></tr>')
     return f"<table><caption>{escape(name)}</caption><tbody>{''.join(rows)}</tbody></table>"
 
 

@@ -40,7 +40,7 @@ class View(layout.Part):
     state; an error in it is shown in the view. A view with a ``question`` shows the recording that answers it, ``shown``: the open
     run, else the kernel's best recording. Its caption names the recording. Where there is nothing to show, a line below the title says
     what is missing, and which ``collectors`` make it (``say_nothing``). A view that is ``of_other_runs`` also updates when runs are added or removed. A view of one case shows the
-    state's (``elsewhere``, ``choose``). The title of a ``live`` view changes too often to be the text alternative of its figures.
+    state's (``elsewhere``, ``choose``). The title of a ``live`` view is announced when it changes, and is not the text alternative of its figures.
     """
 
     name_in_address = ""
@@ -57,7 +57,7 @@ class View(layout.Part):
         #: Tables still to be added to the view, where a browser is to draw its figures first; None once it is ``complete``.
         self._late: list[Callable[[], object]] | None = [] if in_session() else None
         self.shown: Recording | None = None
-        self.head = html_text.pane()
+        self.head = html_text.pane(kind=html_text.Spoken if self.live else html_text.Html)
         #: The text of the title, and where the numbers are from.
         self.caption, self.origins = html_text.pane(), list[str]()
         self.body = layout.column(*self.build())

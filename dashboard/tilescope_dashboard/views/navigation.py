@@ -43,6 +43,8 @@ _VIEWS = {
     "& .MuiTab-root": {**_TAB, "fontSize": 13, "padding": "4px 12px", "minHeight": 28, "borderRadius": 16, "marginRight": "4px"},
     "& .MuiTab-root.Mui-selected": {"color": "text.primary", "opacity": 1, "backgroundColor": "action.selected"},
 }  # fmt: skip
+#: The page's theme calls the row above it "Views".
+_NAMED = {"components": {"MuiTabs": {"defaultProps": {"aria-label": "Views of the group"}}}}
 #: On a phone what stands beside the tabs comes below them.
 _WRAPS = "@media (max-width: 640px) { :host { flex-flow: row wrap; } }"
 
@@ -73,7 +75,7 @@ class Navigation(layout.Part):
         self._begun = {name: getattr(state, name) for name in IN_ADDRESS if name != "theme"}
         look: dict[str, Any] = {"variant": "scrollable", "scroll_buttons": "false", "sizing_mode": "stretch_width"}
         self._top = pmui.TabMenu(items=list(groups), active=0, sx=_GROUPS | _APART if apart else _GROUPS, **look)
-        self._below = pmui.TabMenu(items=[], sx=_VIEWS, **look)
+        self._below = pmui.TabMenu(items=[], sx=_VIEWS, theme_config=_NAMED, **look)
         #: The view that is seen, the one whose tab is marked, the number of its group, and the last open view of each group.
         self._shown, self._tab, self._here, self._last = "", "", 0, [group[0] for group in self._groups]
         self._marking = False
