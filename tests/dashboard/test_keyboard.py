@@ -86,7 +86,7 @@ def opened(visit: Any, query: str = "", **settings: Any) -> Any:
     """The page, once all of it is there."""
     page = visit(f"run={RUN}&kernel=softmax{query}", **settings)
     page.get_by_role("tab", name="Library").wait_for()
-    for name in ("Keys and glossary", "Profile"):
+    for name in ("Keys and glossary (?)", "Profile"):
         page.get_by_role("button", name=name, exact=True).wait_for()
     return page
 
