@@ -115,8 +115,8 @@ def test_phone_roofline_and_wide_table(visit: Any, built: Any) -> None:
     assert page.get_by_role("alert").count() == 0
 
 
-#: Presses keys, all of them before the server can answer.
-AT_ONCE = """keys => keys.forEach(key => document.body.dispatchEvent(
+#: Presses keys, all of them before the server can answer. Says of each whether the browser may act on it.
+AT_ONCE = """keys => keys.map(key => document.body.dispatchEvent(
   new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true, composed: true})))"""
 
 
@@ -125,10 +125,12 @@ def test_letters_typed_before_the_palette_is_there_are_in_it(visit: Any, opens: 
     page = visit(f"run={RUN}&kernel=softmax")
     button = page.get_by_role("button", name="Find a kernel")
     button.wait_for()
+    keys = [*"roofling", "Backspace", "Enter"]
     if opens != "/":
-        button.evaluate(f"(button, keys) => {{ button.click(); ({AT_ONCE})(keys) }}", [*"roofling", "Backspace"])
+        left = button.evaluate(f"(button, keys) => {{ button.click(); return ({AT_ONCE})(keys) }}", keys)
     else:
-        page.evaluate(AT_ONCE, [*"/roofling", "Backspace"])
+        left = page.evaluate(AT_ONCE, ["/", *keys])
+    assert not any(left), "Enter would press the button that has the focus"
     page.keyboard.type("e")
     page.get_by_role("option", name="Roofline (view)").wait_for()
     # The letters open panels, where no palette is on its way.

@@ -211,8 +211,9 @@ export function render({model}) {
       // A closed list has the focus after a choice, and hears no letters.
       hand()
     } else if (performance.now() < writing) {
+      // Enter would press what has the focus still.
+      if (event.key !== "Tab") event.preventDefault()
       if (event.key !== "Backspace" && event.key.length > 1) return
-      event.preventDefault()
       typed = event.key === "Backspace" ? typed.slice(0, -1) : typed + event.key
     } else if (event.key === "?") {
       toggle()

@@ -47,7 +47,8 @@ def problems(launches: pd.DataFrame) -> dict[str, tuple[str, str]]:
 def sources(launches: pd.DataFrame) -> dict[str, str]:
     """Sources that counted bytes here, by their labels."""
     known = set(_counted(launches)["source"])
-    return {said: source for source, said in _COUNTED.items() if source in known}
+    said = {**_COUNTED, "ncu": "measured (ncu, else CUPTI)"} if {"ncu", "cupti"} <= known else _COUNTED
+    return {said[source]: source for source in _COUNTED if source in known}
 
 
 def of_problem(rows: pd.DataFrame, workload: str, direction: str) -> pd.DataFrame:
