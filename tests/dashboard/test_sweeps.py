@@ -352,7 +352,7 @@ async def test_a_sweep_is_said_to_be_under_way_as_long_as_it_is(in_runs: None, m
     while other.active or job.active:
         await asyncio.sleep(0)
     assert "being profiled" not in words(shown)
-    assert "No run has configs of softmax" in words(shown) or "declares no configs" in words(shown)
+    assert "There are no configs of softmax" in words(shown) or "declares no configs" in words(shown)
 
 
 def test_a_hostile_name_stays_text(in_runs: None) -> None:

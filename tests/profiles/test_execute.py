@@ -39,6 +39,11 @@ def test_load_spec_unknown_kernel_is_refused(ref, message):
 
 @pytest.mark.parametrize(("code", "why"), [
     ("import no_such_module", "ModuleNotFoundError: No module"),
+    pytest.param(
+        "import torch\ntorch.ones(1, device='cuda')",
+        r"it needs a GPU \(.*\): profile the script itself \('tilescope profile .*broken\.py'\)",
+        marks=pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here"),
+    ),
     ("import sys\nsys.exit('that\\nis all')", "it calls sys.exit; keep what only a script does under if __name__"),
 ])  # fmt: skip
 def test_load_spec_file_that_does_not_import_says_why(code, why, tmp_path):

@@ -112,3 +112,9 @@ def test_latest_of_runs_of_one_second(tmp_path):
         written(tmp_path, name=name)
     assert store.find("latest", [tmp_path]).name == ids[-1]
     assert [found.id for found in store.list_runs([tmp_path])] == ids[::-1]
+
+
+def test_address_finds_a_run_wherever_it_lies(runs, tmp_path):
+    own, apart = written(runs), written(tmp_path / "apart", name="20261121-000000-cccc")
+    assert store.address(own) == own.name
+    assert [store.find(store.address(folder)) for folder in (own, apart)] == [own, apart]

@@ -14,7 +14,7 @@ from tilescope_dashboard.data.units import short, write
 from tilescope_dashboard.figures.counters import Flow, Level, Memory
 from tilescope_dashboard.topics.sentence import Sentence
 
-NOTHING = Sentence("Memory and stalls", "No run has hardware counters of this kernel.")
+NOTHING = Sentence("Memory and stalls", "There are no hardware counters of this kernel.")
 _READING = "An arrow is as wide as the bytes that this launch moved."
 _BARS = "Each bar: cycles a warp waits for this reason per instruction issued. Selected: the warp issues."
 _NO_BARS = "This launch has no stall reasons: profile it with ncu."

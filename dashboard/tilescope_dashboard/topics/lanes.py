@@ -19,7 +19,7 @@ LINES = (
     Column("time", "time of a warp", "second"), Column("count", "times a warp", "count"),
     Column("critical_before", "critical path, baseline", "ratio"), Column("time_before", "time of a warp, baseline", "second"),
 )  # fmt: skip
-NOTHING = Sentence("Inside", "No run knows what the warps of this kernel do.")
+NOTHING = Sentence("Inside", "What the warps of this kernel do was not recorded.")
 GONE = Sentence("Inside", "This run keeps no lanes: published runs leave out such large files.")
 
 

@@ -20,7 +20,7 @@ from tilescope_dashboard.topics.sentence import Sentence
 
 #: A run has launches here if it has one of these metrics.
 NEEDED = frozenset({"registers"})
-NOTHING = Sentence("Occupancy", "No run has register counts of this kernel.")
+NOTHING = Sentence("Occupancy", "There are no register counts of this kernel.")
 #: Columns of ``listed``'s frame.
 COLUMNS = (
     IMPL, PASS, WORKLOAD, Column("launch_text", "launch"), Column("occupancy", "theoretical", "ratio"),

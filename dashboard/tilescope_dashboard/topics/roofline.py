@@ -17,7 +17,7 @@ from tilescope_dashboard.topics.sentence import Sentence
 
 #: A run has points if it has one of these metrics.
 NEEDED = frozenset({"algorithm_bytes_read", "requested_bytes_read", "sampled_bytes_read", "dram_bytes_read"})
-NOTHING = Sentence("Roofline", "No run has operations or bytes of this kernel.")
+NOTHING = Sentence("Roofline", "There are no operations or bytes of this kernel.")
 _READING = "Hollow marks are predicted, filled marks measured. A dotted line joins the points of one launch."
 _SAMPLED = "A cross is an estimate (≈) from a sample of programs. HBM traffic gives the size of the sample."
 _NO_WORK = "A roofline needs operations, and this kernel has none. HBM traffic gives the bytes that it moves."

@@ -17,7 +17,7 @@ from tilescope_dashboard.data.units import write
 from tilescope_dashboard.topics.sentence import Sentence
 
 #: The headline of a run without lines.
-NOTHING = Sentence("Source", "No run has values of source lines of this kernel.")
+NOTHING = Sentence("Source", "There are no values of source lines of this kernel.")
 #: Columns of ``listed``'s frame.
 COLUMNS = (
     Column("line", "line", "count"), Column("label", "what"), Column("value", "value", "count"),

@@ -29,7 +29,7 @@ TOTALS = (
 )  # fmt: skip
 #: The typical repetition: each implementation's median one.
 TYPICAL = -1
-NOTHING = Sentence("Timeline", "No run has start times of this kernel's launches.")
+NOTHING = Sentence("Timeline", "There are no start times of this kernel's launches.")
 
 
 def repetitions(samples: Iterable[int]) -> dict[str, int]:

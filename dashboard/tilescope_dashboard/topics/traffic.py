@@ -17,7 +17,7 @@ from tilescope_dashboard.topics.sentence import Sentence
 NEEDED = frozenset(
     [*(name for choices in model.BYTES.values() for pair in choices for name in pair), f"{model.SAMPLED}_read"]
 )
-NOTHING = Sentence("HBM traffic", "No run counted the bytes of this kernel.")
+NOTHING = Sentence("HBM traffic", "The bytes of this kernel were not counted.")
 #: Columns of ``listed``'s frame, and of ``tilescope.models.traffic.speedup``'s.
 LAUNCHES = (
     IMPL, Column("number", "launch", "count"), Column("read", "read (B)", "byte"),

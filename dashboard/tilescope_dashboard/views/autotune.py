@@ -186,7 +186,7 @@ def otherwise(state: State, jobs: Iterable[JobState]) -> str:
         own = "In a file of yours <code>@tilescope.autotune(configs, key=[…])</code> declares and times them."
         return f"{name} declares no configs. {own}"
     by_form = f"press Profile and tick '{EVERY_CONFIG}', or " if state.may_launch else ""
-    return f"No run has configs of {name}: {by_form}run <code>{escape(state.command('tune'))}</code>."
+    return f"There are no configs of {name}: {by_form}run <code>{escape(state.command('tune'))}</code>."
 
 
 def sweeping(jobs: Iterable[JobState], kernel: str) -> JobState | None:

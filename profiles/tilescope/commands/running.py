@@ -131,7 +131,7 @@ def report(loaded: LoadedRun, interrupted: bool, failures: Sequence[Failure]) ->
     nothing = without_values(loaded)
     terminal.say(f"run: {loaded.folder}")
     if interrupted:
-        said = f"interrupted; the finished cases are kept, go on with 'tilescope resume {loaded.run.id}'"
+        said = f"interrupted; the finished cases are kept, go on with 'tilescope resume {store.address(loaded.folder)}'"
         print(f"tilescope: {said}", file=sys.stderr)
         return 130
     return 1 if failures else nothing

@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import importlib.util
 import itertools
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -73,7 +74,10 @@ def _load_file(path: Path) -> ModuleType:
             raise ValueError(f"{path} does not import: it calls sys.exit; {kept}") from error
         if not isinstance(error, Exception):
             raise
-        raise ValueError(f"{path} does not import: {type(error).__name__}: {error}") from error
+        said = f"{type(error).__name__}: {error}"
+        if re.search("CUDA|NVIDIA|active drivers", said) and not torch.cuda.is_available():
+            said = f"it needs a GPU ({said}): profile the script itself ('tilescope profile {path}')"
+        raise ValueError(f"{path} does not import: {said}") from error
     return module
 
 

@@ -65,7 +65,13 @@ def render(headings: Sequence[str], rows: Iterable[Sequence[str]], keys: int | N
             used += needed + _GAP
     widths = {place: max(map(cell_len, columns[place]), default=0) for place in shown}
     short = {place for place in shown if widths[place] <= _SHORT}
-    fixed = sum(_needed(headings[place], columns[place]) + _GAP for place in short) + _LEAST * (len(shown) - len(short))
+    # Long cells wrap first. rich would cut cells that must not wrap.
+    whole, total = set(), _LEAST * len(shown)
+    for place in sorted(short, key=widths.__getitem__):
+        more = _needed(headings[place], columns[place]) + _GAP - _LEAST
+        if total + more <= console.width:
+            whole.add(place)
+            total += more
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
     for place in shown:
         numeric = (
@@ -74,8 +80,7 @@ def render(headings: Sequence[str], rows: Iterable[Sequence[str]], keys: int | N
         table.add_column(
             Text(headings[place]),
             justify="right" if numeric else "left",
-            # Long cells wrap first. rich would cut cells that must not wrap.
-            no_wrap=place in short and fixed <= console.width,
+            no_wrap=place in whole,
             overflow="fold",
         )
     for line in lines:

@@ -95,6 +95,11 @@ def open_partial(folder: Path) -> tuple[LoadedRun, list[str]]:
     return LoadedRun(run, table, folder), said
 
 
+def address(folder: Path) -> str:
+    """What ``find`` finds a run by: its id, or its folder where that lies elsewhere than runs do."""
+    return folder.name if folder.parent.absolute() == runs_dir().absolute() else str(folder)
+
+
 def find(text: str, folders: Iterable[Path] | None = None) -> Path:
     """The folder of the run that ``text`` names: a path, an id, the unique start of one, or ``latest``.
 

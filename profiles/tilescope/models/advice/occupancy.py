@@ -88,12 +88,14 @@ def partial_waves(subject: Subject) -> Iterator[Finding]:
                 "that a second kernel adds)."
             )
         else:
-            title = f"{waves:.2f} waves of blocks: the SMs are busy {busy * 100:.0f} % of the time"
+            blocks = f"{waves:.2f} waves of blocks" if waves > 1 else f"{grid.value:,.0f} blocks for {chip} SMs"
+            title = f"{blocks}: the SMs are busy {busy * 100:.0f} % of the time"
             remedy = (
                 "Even the last wave out: a BLOCK that gives a whole number of waves, or a persistent kernel, whose "
                 "grid is the SMs times the blocks that fit and whose programs loop over the work."
             )
-        bound = subject.bound(1 / busy, "waves rounded up / waves", launch, hides=True)
+        formula = "waves rounded up / waves" if waves > 1 else "most blocks of an SM / average"
+        bound = subject.bound(1 / busy, formula, launch, hides=True)
         yield subject.finding(
             "partial-waves", title, remedy, [grid, slots, launch.get("waves", *COUNTERS)], bound, launch=launch
         )
