@@ -47,7 +47,7 @@ def problems(launches: pd.DataFrame) -> dict[str, tuple[str, str]]:
 def sources(launches: pd.DataFrame) -> dict[str, str]:
     """Sources that counted bytes here, by their labels."""
     known = set(_counted(launches)["source"])
-    said = {**_COUNTED, "ncu": "measured (ncu, else CUPTI)"} if {"ncu", "cupti"} <= known else _COUNTED
+    said = {**_COUNTED, "ncu": "measured (ncu, CUPTI)"} if {"ncu", "cupti"} <= known else _COUNTED
     return {said[source]: source for source in _COUNTED if source in known}
 
 
