@@ -208,3 +208,18 @@ def test_commands_run_beside_one_another_and_end_together(tmp_path):
         process.send_signal(signal.SIGTERM)
         assert process.wait() != 0
     assert not Path(f"/proc/{said.read_text()}").exists()
+
+
+def test_joined_parts_keep_the_digests_of_each(tmp_path):
+    """A part by source line alone sees no launch, and so has none."""
+    parts = [
+        made_up.written(
+            tmp_path, made_up.cost(), name, kernels={made_up.CASE.kernel: facts}, settings={"collectors": ["ncu"]}
+        )
+        for name, facts in (
+            ("20261120-000000-aaaa", {"functions": {"first": "1"}}), ("20261121-000000-bbbb", {"functions": {"second": "2"}}),
+            ("20261122-000000-cccc", {}),
+        )
+    ]  # fmt: skip
+    (facts,) = store.read_run(recording.join(parts, tmp_path / "joined")).kernels.values()
+    assert facts["functions"] == {"first": "1", "second": "2"}

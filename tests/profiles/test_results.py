@@ -125,3 +125,17 @@ def test_line_is_wrapped_on_a_terminal_only(monkeypatch, capsys):
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 40
     assert shown.split() == [*line.split()[:-1], "/a/path/" + "p" * 32, "p" * 28]
+
+
+def test_long_cells_wrap_before_short_ones(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    row = [
+        "20261201-035458-6f5b",
+        "predicted for NVIDIA H200 (sm_90)",
+        "norms and linear layers: autotune sweeps",
+        "12",
+        "predicted",
+    ]
+    lines = terminal.render(["run", "device", "title", "cases", "remarks"], [row]).splitlines()
+    assert "20261201-035458-6f5b" in lines[1] and len(lines) > 2
+    assert all(len(line) <= 80 for line in lines)
