@@ -39,13 +39,11 @@ class Recording:
         where = "on" if run.measured else "for"
         return f"{run.title or run.id}, {kind} {run.started[:10]} {where} {run.device}".strip()
 
-    def changed(self, kernel: str) -> bool:
-        """Whether the kernel has changed since."""
-        return kernel in changed_kernels(self.loaded)
-
     def origin_of(self, kernel: str) -> str:
         """``origin``, with a remark if the kernel's code has changed since."""
-        return f"{self.origin}, changed since it was recorded" if self.changed(kernel) else self.origin
+        return (
+            f"{self.origin}, changed since it was recorded" if kernel in changed_kernels(self.loaded) else self.origin
+        )
 
 
 def best(runs: Iterable[store.Summary], kernel: str, question: Question, device: str = "") -> Recording | None:

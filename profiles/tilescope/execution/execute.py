@@ -18,7 +18,7 @@ import torch
 import torch._functorch.config as functorch_config
 from tilescope_kernels.spec import FORWARD, STEP, Implementation, KernelSpec
 
-from tilescope.hardware import device
+from tilescope.files import installed
 from tilescope.table.case import Case, parse_config
 
 Inputs = dict[str, Any]
@@ -83,7 +83,7 @@ def _load_file(path: Path) -> ModuleType:
 
 def missing(implementation: Implementation) -> tuple[str, ...]:
     """The distributions that an implementation requires and that cannot be imported."""
-    return device.not_installed(implementation.requires)
+    return installed.not_installed(implementation.requires)
 
 
 def implementation(spec: KernelSpec, case: Case) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ import importlib.util
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -233,17 +233,3 @@ def _visible(nvml: Any) -> Any:
     if first.startswith(("GPU-", "MIG-")):
         return nvml.nvmlDeviceGetHandleByUUID(first)
     raise NoDeviceError(f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU: unset it")
-
-
-def folders_of(package: str) -> list[Path]:
-    """The folders of a package, which is not imported; none where it is not installed or is no package."""
-    try:
-        spec = importlib.util.find_spec(package) if package.isidentifier() else None
-    except (ImportError, ValueError, AttributeError):  # as ``__main__``
-        return []
-    return [Path(root) for root in (spec.submodule_search_locations or [])] if spec else []
-
-
-def not_installed(requires: Iterable[str]) -> tuple[str, ...]:
-    """The distributions of ``requires`` that cannot be imported."""
-    return tuple(name for name in requires if importlib.util.find_spec(name.replace("-", "_").lower()) is None)

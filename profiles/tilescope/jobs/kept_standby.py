@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tilescope import collectors
-from tilescope.files import user_cache
+from tilescope.files import installed, user_cache
 from tilescope.hardware import device
 from tilescope.jobs import process, warm
 
@@ -64,7 +64,7 @@ def wrapping(name: str) -> tuple[process.Wrap, Mapping[str, str]]:
 
 
 def _link(name: str, wrap: process.Wrap, variables: Mapping[str, str]) -> Path | None:
-    roots = [Path(__file__).parents[1], *device.folders_of("tilescope_kernels")]
+    roots = [Path(__file__).parents[1], *installed.folders_of("tilescope_kernels")]
     code = [user_cache.digest_of_code(root) for root in roots]
     known = user_cache.digest([name, wrap([], Path()), code, device.installed()])
     path = warm.socket_path(warm.environment(variables))

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tilescope.files import json_shape, user_cache
+from tilescope.files import installed, json_shape, user_cache
 from tilescope.hardware import device
 from tilescope.hardware.ceilings import MEASURED, unit
 from tilescope.jobs.job import TIMEOUT, WorkerError
@@ -31,7 +31,7 @@ _VERSIONS = ("driver", "torch", "triton", "cublas", "ptxas")
 #: Files that measure rates.
 _MEASURING = ("measured_rates.py", "cold.py")
 #: Files of Tilescope that make a description.
-_MAKERS = ("execution/describe.py", "execution/execute.py", "hardware/device.py")
+_MAKERS = ("execution/describe.py", "execution/execute.py", "files/installed.py")
 
 
 async def describe(
@@ -115,7 +115,7 @@ def known_declarations(kernels: Sequence[str], workloads: Sequence[str]) -> list
         entries = [whole[kernel] for kernel in kernels] if all(kernel in whole for kernel in kernels) else None
     for entry in entries or ():
         for declared in entry["implementations"].values():
-            declared["available"] = not device.not_installed(declared["requires"])
+            declared["available"] = not installed.not_installed(declared["requires"])
     return entries
 
 
@@ -127,7 +127,7 @@ def keep_declarations(kernels: Sequence[str], workloads: Sequence[str], entries:
 
 
 def _declarations_key(kernels: Sequence[str], workloads: Sequence[str]) -> str | None:
-    roots = device.folders_of("tilescope_kernels")
+    roots = installed.folders_of("tilescope_kernels")
     if not roots or any(".py" in kernel for kernel in kernels):
         return None
     here = Path(__file__).resolve().parents[1]

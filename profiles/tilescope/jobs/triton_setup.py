@@ -12,7 +12,7 @@ import re
 import tempfile
 from pathlib import Path
 
-from tilescope.hardware import device
+from tilescope.files import installed
 from tilescope.jobs.job import WorkerError
 from tilescope.jobs.versions import version_text
 
@@ -39,7 +39,7 @@ def _path(binary: str, variable: str) -> Path | None:
     """The assembler as Triton finds it: the variable's file if it exists, or the one in Triton's package."""
     if (named := os.environ.get(variable)) and Path(named).is_file():
         return Path(named)
-    found = (root / "backends" / "nvidia" / "bin" / binary for root in device.folders_of("triton"))
+    found = (root / "backends" / "nvidia" / "bin" / binary for root in installed.folders_of("triton"))
     return next((path for path in found if path.is_file()), None)
 
 

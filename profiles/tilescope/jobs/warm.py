@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tilescope.hardware import device
+from tilescope.files import installed
 from tilescope.jobs import triton_setup
 
 #: The variable that turns the fork server and standby workers off when it is ``0``.
@@ -87,7 +87,7 @@ class Forked:
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """A worker's environment: this process's, the paths of the packages, the assembler, and ``more``."""
     roots = [str(Path(__file__).resolve().parents[2])]
-    roots += [str(root.parent) for root in device.folders_of("tilescope_kernels")]
+    roots += [str(root.parent) for root in installed.folders_of("tilescope_kernels")]
     searched = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *roots]
     path = os.pathsep.join(dict.fromkeys(filter(None, searched)))
     return {**os.environ, **triton_setup.environment(), "PYTHONPATH": path, **(more or {})}

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from tilescope.files import bounded_reading, json_shape
-from tilescope.hardware import device
+from tilescope.files import bounded_reading, installed, json_shape
 from tilescope.runs import parquet
 from tilescope.runs.places import StoreError
 from tilescope.table import absent, launch_configs, line_values, schema
@@ -203,7 +202,7 @@ def source_file(file: str) -> Path | None:
     if not file.endswith(".py"):
         return None
     package, _, rest = file.partition("/")
-    roots = device.folders_of(package) if rest and not rest.startswith("/") else []
+    roots = installed.folders_of(package) if rest and not rest.startswith("/") else []
     places = [*((root / rest, root) for root in roots), (Path(file), Path(Path(file).absolute().anchor))]
     found = next((path for path, root in places if bounded_reading.is_inside(path, root)), None)
     moved = (file_below(root, rest.rpartition("/")[2]) for root in roots)

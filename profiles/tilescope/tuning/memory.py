@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tilescope.files import atomic_writing, bounded_reading, json_shape, user_cache
+from tilescope.files import atomic_writing, bounded_reading, installed, json_shape, user_cache
 from tilescope.hardware import device
 from tilescope.table.case import Case
 
@@ -281,7 +281,7 @@ def versions(target: str) -> str:
 @cache
 def library_digest() -> str:
     """The digest of the kernel library's code; empty where it is not installed."""
-    roots = device.folders_of("tilescope_kernels")
+    roots = installed.folders_of("tilescope_kernels")
     return user_cache.digest([user_cache.digest_of_code(root) for root in roots]) if roots else ""
 
 
