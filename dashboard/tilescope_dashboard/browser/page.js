@@ -162,10 +162,14 @@ export function render({model}) {
   let writing = 0, typed = ""
   // What had the focus when a key last turned to a view, and what the server then answered.
   let turning = null, answer = null
+  // The panel that is open, and what had the focus when somebody asked for it.
+  let open = model.panel, from = null
   const toggle = () => (dialog.open ? dialog.close() : dialog.showModal())
   button.addEventListener("click", toggle)
 
   function ask(panel) {
+    // Now: a dialog may take the focus before the answer is heard.
+    if (!open) from = focused()
     if (panel === PANELS["/"] && model.panel !== panel) writing = performance.now() + PATIENCE
     model.send_msg({panel})
   }
@@ -242,14 +246,14 @@ export function render({model}) {
   ring(model.ring)
   keepHistory(search => model.send_msg({went: search}))
   // Who closes a dialog or the drawer comes back to where they were.
-  let open = model.panel, from = null
   const back = () => once(() => (open ? null : !every(".MuiDialog-root:focus-within").length), () => {
     if (focused() === document.body || every(".contextbar:focus-within").length)
       (from && from !== document.body ? from : drawerButton())?.focus()
+    from = null
   })
   model.on("panel", () => {
     drawer(model, focused())
-    if (!open) from = focused()
+    if (!open) from ??= focused()
     open = model.panel
     setTimeout(back, LOOK)
     if (open === PANELS["/"]) once(() => (open === PANELS["/"] ? hand() : null), () => {})
