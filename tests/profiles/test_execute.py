@@ -44,6 +44,13 @@ def test_load_spec_unknown_kernel_is_refused(ref, message):
         r"it needs a GPU \(.*\): profile the script itself \('tilescope profile .*broken\.py'\)",
         marks=pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here"),
     ),
+    # Once a GPU was assumed in the process, PyTorch says it in thirty lines.
+    pytest.param(
+        "raise RuntimeError('no kernel for CUDA\\nCPU: registered')",
+        r"it needs a GPU \(RuntimeError: no kernel for CUDA CPU: registered\): profile the script itself",
+        marks=pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here"),
+    ),
+    ("raise RuntimeError('one\\ntwo')", "RuntimeError: one two"),
     ("import sys\nsys.exit('that\\nis all')", "it calls sys.exit; keep what only a script does under if __name__"),
 ])  # fmt: skip
 def test_load_spec_file_that_does_not_import_says_why(code, why, tmp_path):

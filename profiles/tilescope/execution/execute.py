@@ -18,7 +18,7 @@ import torch
 import torch._functorch.config as functorch_config
 from tilescope_kernels.spec import FORWARD, STEP, Implementation, KernelSpec
 
-from tilescope.files import installed
+from tilescope.files import bounded_reading, installed
 from tilescope.table.case import Case, parse_config
 
 Inputs = dict[str, Any]
@@ -74,7 +74,7 @@ def _load_file(path: Path) -> ModuleType:
             raise ValueError(f"{path} does not import: it calls sys.exit; {kept}") from error
         if not isinstance(error, Exception):
             raise
-        said = f"{type(error).__name__}: {error}"
+        said = f"{type(error).__name__}: {bounded_reading.one_line(error)}"
         if re.search("CUDA|NVIDIA|active drivers", said) and not torch.cuda.is_available():
             said = f"it needs a GPU ({said}): profile the script itself ('tilescope profile {path}')"
         raise ValueError(f"{path} does not import: {said}") from error
