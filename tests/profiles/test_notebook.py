@@ -247,6 +247,18 @@ def test_cost_follows_from_the_reference(notebook):
     assert cost.flops == 2 * 64 * 128 * 16 + 64 * 16
     assert (cost.bytes_read, cost.bytes_written) == (2 * (64 * 128 + 128 * 16), 2 * 64 * 16)
     assert cost.pipe == "bf16"
+    # A reference may read values.
+    reads, raises = (declared(notebook, reference=reference) for reference in (lambda x: x * x.max().item(), refused))
+    cost = reads.cost(reads.workloads[0], "forward")
+    assert (cost.flops, cost.bytes_written) == (40 + 1 + 40, 4 * 40)
+    with pytest.raises(
+        ValueError, match=r"the reference raises TypeError: no such reference, line \d+ of test_notebook.py"
+    ):
+        raises.cost(raises.workloads[0], "forward")
+
+
+def refused(x):
+    raise TypeError("no such reference\nat all")
 
 
 @pytest.mark.parametrize(("function", "inputs", "said"), [

@@ -71,12 +71,24 @@ class ReferenceCost:
     reference: Callable[..., Any]
 
     def __call__(self, workload: Workload, direction: str) -> Cost:
-        """Runs the reference on tensors without data."""
+        """Runs the reference on tensors without data, or on the CPU if it reads their values.
+
+        Raises ValueError, in one line, where the reference raises there, too.
+        """
         import torch  # noqa: PLC0415
         from tilescope_kernels.spec import Cost  # noqa: PLC0415
 
-        inputs = self.inputs(workload, torch.device("meta"))
-        operations, outputs = count_operations(lambda: self.reference(**inputs))
+        try:
+            inputs = self.inputs(workload, torch.device("meta"))
+            operations, outputs = count_operations(lambda: self.reference(**inputs))
+        except Exception:
+            inputs = self.inputs(workload, torch.device("cpu"))
+            try:
+                operations, outputs = count_operations(lambda: self.reference(**inputs))
+            except Exception as error:
+                from tilescope.notebook.script_running import placed  # noqa: PLC0415 (imports what captures need)
+
+                raise ValueError(f"the reference raises {type(error).__name__}: {placed(error)}") from error
         read, written = (
             sum(t.nbytes for t in values if isinstance(t, torch.Tensor)) for values in (inputs.values(), outputs)
         )
